@@ -1,0 +1,310 @@
+package load
+
+import (
+	"iter"
+	"sync"
+	"time"
+)
+
+// Anomalies is a set of signs of trouble that do not make a load unusable.
+type Anomalies uint32
+
+const (
+	// OverCapacity: a rank uses more tokens or runs more requests than its capacity (rule VAL2).
+	OverCapacity Anomalies = 1 << iota
+	// SourceConflict: a replaced source instance tried to come back while this one reports (rule ID4).
+	SourceConflict
+	// ClockSkew: the engine's clock and the monitor's wall clock differ by more than a minute. Freshness is not affected.
+	ClockSkew
+)
+
+// anomalyNames is sorted, so that Names is.
+var anomalyNames = []struct {
+	bit  Anomalies
+	name string
+}{
+	{ClockSkew, "clock_skew"},
+	{OverCapacity, "over_capacity"},
+	{SourceConflict, "source_conflict"},
+}
+
+// Names returns the words used in proto and JSON, sorted.
+func (a Anomalies) Names() []string {
+	var names []string
+	for _, n := range anomalyNames {
+		if a&n.bit != 0 {
+			names = append(names, n.name)
+		}
+	}
+	return names
+}
+
+// Rank is one DP rank in a snapshot.
+type Rank struct {
+	Load      RankLoad
+	Freshness Freshness // Fresh, Stale or Missing
+	Reason    string    // why it is not fresh
+	Received  Instant   // when its newest report arrived, as of the worker's last change; see Entry.RankReceived
+	// SampleAgeMs is how old the sample was when the engine reported it, by the engine's own two times; -1: not told.
+	SampleAgeMs int64
+}
+
+// WorkerStatus is what is known of one worker as of its last change. It is immutable and shared by all snapshots until the
+// worker changes again.
+type WorkerStatus struct {
+	Worker         Worker
+	Handle         uint32 // stands for the worker within one epoch; never used again for another
+	Freshness      Freshness
+	Reason         string // why it is not fresh, why a report was refused, or why nothing feeds it
+	Anomalies      Anomalies
+	SourceInstance string
+	Sequence       uint64 // of the report that brought this content
+	Restarts       uint32
+	LastError      string
+	Window         time.Duration // how long a report keeps a rank fresh
+	Aggregate      Aggregate
+	Ranks          []Rank // sorted by DPRank
+
+	// ChangedVersion is the snapshot version that first showed this content.
+	ChangedVersion uint64
+	// DescribedVersion is the version at which id, role, models or zone last changed: what a filter looks at.
+	DescribedVersion uint64
+
+	// Memo keeps the encoded form, made on first need.
+	Memo Memo
+}
+
+// Entry is one worker's cell in a snapshot: its content, and what a report with unchanged values still moves (rule FR6).
+type Entry struct {
+	*WorkerStatus
+
+	// RefreshedVersion is the version of the last refresh mark; 0: none since the content changed.
+	RefreshedVersion uint64
+	// Refreshed is the mark: every fresh rank was received then or later. 0: none since the content changed.
+	Refreshed Instant
+
+	// Of the newest accepted report, changed or not.
+	NewestSequence   uint64
+	ReportTimeUnixMs int64 // by the engine's clock; 0: not told
+}
+
+// RankReceived returns when the newest report of rank i arrived, or a time before that which the last mark vouches for.
+func (e *Entry) RankReceived(i int) Instant {
+	r := &e.Ranks[i]
+	if r.Freshness == Fresh {
+		return max(r.Received, e.Refreshed)
+	}
+	return r.Received
+}
+
+// OldestReceived returns when the oldest of the fresh ranks was received; 0 when no rank is fresh.
+func (e *Entry) OldestReceived() Instant {
+	var oldest Instant
+	for i := range e.Ranks {
+		if e.Ranks[i].Freshness != Fresh {
+			continue
+		}
+		if t := e.RankReceived(i); oldest == 0 || t < oldest {
+			oldest = t
+		}
+	}
+	return oldest
+}
+
+// Changed returns the version at which anything of the entry last changed, marks included.
+func (e *Entry) Changed() uint64 { return max(e.ChangedVersion, e.RefreshedVersion) }
+
+// Summary counts workers by freshness.
+type Summary struct {
+	Workers, Fresh, Stale, Missing, Incomplete, Unreachable int
+}
+
+// Add counts one worker n times; n is 1 or -1.
+func (s *Summary) Add(f Freshness, n int) {
+	s.Workers += n
+	switch f {
+	case Fresh:
+		s.Fresh += n
+	case Stale:
+		s.Stale += n
+	case Missing:
+		s.Missing += n
+	case Incomplete:
+		s.Incomplete += n
+	case Unreachable:
+		s.Unreachable += n
+	}
+}
+
+// Complete reports whether there is a worker and every worker is fresh (rule SNAP2).
+func (s Summary) Complete() bool { return s.Workers > 0 && s.Fresh == s.Workers }
+
+// Removal remembers that a worker left.
+type Removal struct {
+	Handle  uint32
+	Version uint64 // the first version without it
+}
+
+// Snapshot is one published version of the fleet: immutable, shared by every reader (rules SNAP1 and SNAP2).
+type Snapshot struct {
+	Epoch   string // one process life of the monitor, opaque
+	Version uint64 // rises by one per publication within an epoch; the first is 1
+
+	CapturedAt time.Time // wall clock of the publication
+	Captured   Instant   // the same moment on the monotonic clock
+
+	State   FleetState
+	Summary Summary
+	// StateVersion is the version at which State last changed.
+	StateVersion uint64
+
+	Workers Table // sorted by id
+
+	// Removals holds the newest removals, oldest first. Older ones are forgotten: a reader whose base is below
+	// RemovalsFrom needs the full picture.
+	Removals     []Removal
+	RemovalsFrom uint64
+
+	// Memo keeps what readers derive from this version, made on first need.
+	Memo Memo
+}
+
+// Publication is what readers see at one moment: the newest snapshot together with the channel that is closed when there
+// is a newer publication, so that nobody pairs a new snapshot with an old channel.
+type Publication struct {
+	Snapshot *Snapshot
+	// Beat rises with every heartbeat of the publisher (rule W4). A publication with a new beat and the same snapshot is a
+	// heartbeat and nothing else.
+	Beat uint64
+	Next <-chan struct{}
+}
+
+// chunkSize balances the two copies that one change costs: a chunk, and the list of chunks.
+const chunkSize = 64
+
+type chunk struct {
+	entries [chunkSize]*Entry
+	changed uint64 // highest Changed of the entries
+}
+
+// Table is an immutable list of entries sorted by id. Changing entries copies the chunks that hold them and the list of
+// chunks, nothing else (rule SNAP3):
+//
+//	Table ─► [ *chunk | *chunk | *chunk ]      one list per version
+//	             │        │        └── 64 entries, shared with other versions
+//	             │        └─────────── copied when one of its entries changes
+//	             └── *Entry ─► *WorkerStatus   shared until that worker changes
+type Table struct {
+	chunks []*chunk
+	n      int
+}
+
+// NewTable builds a table of entries, which must be sorted by id and have distinct ids.
+func NewTable(entries []*Entry) Table {
+	t := Table{chunks: make([]*chunk, (len(entries)+chunkSize-1)/chunkSize), n: len(entries)}
+	for c := range t.chunks {
+		ch := &chunk{}
+		for i, e := range entries[c*chunkSize : min((c+1)*chunkSize, len(entries))] {
+			ch.entries[i] = e
+			ch.changed = max(ch.changed, e.Changed())
+		}
+		t.chunks[c] = ch
+	}
+	return t
+}
+
+// Len returns the number of workers.
+func (t Table) Len() int { return t.n }
+
+// At returns entry i, 0 <= i < Len().
+func (t Table) At(i int) *Entry { return t.chunks[i/chunkSize].entries[i%chunkSize] }
+
+// All yields the entries in order of id.
+func (t Table) All() iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for i := range t.n {
+			if !yield(t.At(i)) {
+				return
+			}
+		}
+	}
+}
+
+// Since yields the entries of which anything changed after base, in order of id, without looking at chunks that did not
+// change.
+func (t Table) Since(base uint64) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for _, ch := range t.chunks {
+			if ch.changed <= base {
+				continue
+			}
+			for _, e := range ch.entries {
+				if e == nil {
+					break
+				}
+				if e.Changed() > base && !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Find returns the entry with the id and its position, or nil and the position where it would stand.
+func (t Table) Find(id string) (*Entry, int) {
+	lo, hi := 0, t.n
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if t.At(mid).Worker.ID < id {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < t.n && t.At(lo).Worker.ID == id {
+		return t.At(lo), lo
+	}
+	return nil, lo
+}
+
+// Edit collects replacements of entries for the table of the next version.
+type Edit struct {
+	t     Table
+	owned map[int]struct{} // chunks that were copied already
+}
+
+// Edit starts a copy of t. t itself does not change.
+func (t Table) Edit() *Edit {
+	chunks := make([]*chunk, len(t.chunks))
+	copy(chunks, t.chunks)
+	return &Edit{t: Table{chunks: chunks, n: t.n}, owned: make(map[int]struct{})}
+}
+
+// Set replaces entry i by one of the same id.
+func (e *Edit) Set(i int, entry *Entry) {
+	c := i / chunkSize
+	if _, ok := e.owned[c]; !ok {
+		own := *e.t.chunks[c]
+		e.t.chunks[c] = &own
+		e.owned[c] = struct{}{}
+	}
+	ch := e.t.chunks[c]
+	ch.entries[i%chunkSize] = entry
+	ch.changed = max(ch.changed, entry.Changed())
+}
+
+// Table returns the result. The edit must not be used after that.
+func (e *Edit) Table() Table { return e.t }
+
+// Memo is a slot for one value that is derived from its immutable owner at first need and shared from then on. The
+// owner's package does not know what it holds. The zero value is empty.
+type Memo struct {
+	once  sync.Once
+	value any
+}
+
+// Get returns the value, made by the first caller.
+func (m *Memo) Get(make func() any) any {
+	m.once.Do(func() { m.value = make() })
+	return m.value
+}
