@@ -96,8 +96,8 @@ func (r *RankLoad) SameLoad(o *RankLoad) bool {
 // Finite reports whether f is a number that may be published: not NaN and not infinite.
 func Finite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
 
-// Report is one message of an engine about the ranks of one worker. The receiver of a call that takes one may read it
-// until it returns and keeps nothing of Ranks.
+// Report is one message of an engine about the ranks of one worker. A call that takes one
+// may reorder Ranks until it returns and keeps nothing of them.
 type Report struct {
 	SourceInstance   string // one life of the reporter
 	Sequence         uint64

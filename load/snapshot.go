@@ -2,6 +2,7 @@ package load
 
 import (
 	"iter"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,8 +15,6 @@ const (
 	OverCapacity Anomalies = 1 << iota
 	// SourceConflict: a replaced source instance tried to come back while this one reports (rule ID4).
 	SourceConflict
-	// ClockSkew: the engine's clock and the monitor's wall clock differ by more than a minute. Freshness is not affected.
-	ClockSkew
 )
 
 // anomalyNames is sorted, so that Names is.
@@ -23,7 +22,6 @@ var anomalyNames = []struct {
 	bit  Anomalies
 	name string
 }{
-	{ClockSkew, "clock_skew"},
 	{OverCapacity, "over_capacity"},
 	{SourceConflict, "source_conflict"},
 }
@@ -267,30 +265,27 @@ func (t Table) Find(id string) (*Entry, int) {
 	return nil, lo
 }
 
-// Edit collects replacements of entries for the table of the next version.
+// Edit collects replacements of entries for the table of one version.
 type Edit struct {
-	t     Table
-	owned map[int]struct{} // chunks that were copied already
+	t       Table
+	version uint64
 }
 
-// Edit starts a copy of t. t itself does not change.
-func (t Table) Edit() *Edit {
-	chunks := make([]*chunk, len(t.chunks))
-	copy(chunks, t.chunks)
-	return &Edit{t: Table{chunks: chunks, n: t.n}, owned: make(map[int]struct{})}
+// Edit starts a copy of t for a version above all that t has seen. t itself does not change.
+func (t Table) Edit(version uint64) *Edit {
+	return &Edit{t: Table{chunks: slices.Clone(t.chunks), n: t.n}, version: version}
 }
 
-// Set replaces entry i by one of the same id.
+// Set replaces entry i by one of the same id that changed at the edit's version.
 func (e *Edit) Set(i int, entry *Entry) {
-	c := i / chunkSize
-	if _, ok := e.owned[c]; !ok {
-		own := *e.t.chunks[c]
-		e.t.chunks[c] = &own
-		e.owned[c] = struct{}{}
+	ch := e.t.chunks[i/chunkSize]
+	if ch.changed != e.version { // still shared with older versions
+		own := *ch
+		own.changed = e.version
+		ch = &own
+		e.t.chunks[i/chunkSize] = ch
 	}
-	ch := e.t.chunks[c]
 	ch.entries[i%chunkSize] = entry
-	ch.changed = max(ch.changed, entry.Changed())
 }
 
 // Table returns the result. The edit must not be used after that.
