@@ -88,7 +88,10 @@ func WorkerFreshness(expected int, ranks []load.Rank, unreachable bool) (load.Fr
 	case reported == 0:
 		return load.Missing, ReasonNeverSeen
 	case !Present(expected, ranks):
-		return load.Incomplete, fmt.Sprintf("%d ranks reported, %d expected", reported, max(expected, len(ranks)))
+		if expected == 0 {
+			expected = len(ranks)
+		}
+		return load.Incomplete, fmt.Sprintf("%d ranks reported, %d expected", reported, expected)
 	case stale > 0:
 		if stale < len(ranks) {
 			reason = fmt.Sprintf("%d of %d ranks stale: %s", stale, len(ranks), reason)
@@ -96,4 +99,20 @@ func WorkerFreshness(expected int, ranks []load.Rank, unreachable bool) (load.Fr
 		return load.Stale, reason
 	}
 	return load.Fresh, ""
+}
+
+// SampleStale reports which ranks of a report have a sample that is too old by the engine's own clock: those older than
+// the window, and, when the engine calls the report stale without any such rank, all of them, because it does not say
+// which one it means.
+func SampleStale(status load.Status, agesMs []int64, window time.Duration, stale []bool) {
+	any := false
+	for i, age := range agesMs {
+		stale[i] = age > window.Milliseconds()
+		any = any || stale[i]
+	}
+	if status == load.StatusStale && !any {
+		for i := range stale {
+			stale[i] = true
+		}
+	}
 }

@@ -1,0 +1,184 @@
+package aggregator
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/loadmonitor/loadmonitor/load"
+	"github.com/loadmonitor/loadmonitor/validator"
+)
+
+// Apply takes one report of a stream, or refuses it whole with an error that wraps a sentinel of package load and names
+// the offender. The first accepted report binds the stream to its worker, and may take over from an older stream or
+// source instance (rules ID2 to ID5). After a refusal of values the stream may go on (rules SEQ1, VAL2); after any other
+// the caller must end it. Apply may reorder and normalise r.Ranks and keeps nothing of them. Nothing is published before
+// the publisher's next turn.
+func (a *Aggregator) Apply(st *load.Stream, r *load.Report) error {
+	now := a.Now()
+	shape := validator.Shape(r, a.limits)
+
+	a.mu.Lock()
+	err := a.applyLocked(st, r, now, shape)
+	a.mu.Unlock()
+
+	if err != nil {
+		a.counts.refuse(err)
+		return err
+	}
+	a.counts.accepted.Add(1)
+	return nil
+}
+
+func (a *Aggregator) applyLocked(st *load.Stream, r *load.Report, now load.Instant, shape error) error {
+	if err := st.Err(); err != nil {
+		return err
+	}
+	b := a.streams[st]
+	var w *worker
+	if b != nil {
+		w = b.worker
+		if err := b.checkLocked(r); err != nil {
+			return err
+		}
+	} else {
+		var err error
+		if w, err = a.findLocked(st, r); err != nil {
+			return err
+		}
+	}
+	if shape != nil {
+		a.refuseLocked(w, shape)
+		return fmt.Errorf("worker %s: %w", w.spec.ID, shape)
+	}
+	last := w.sequence
+	if r.SourceInstance != w.source {
+		last = 0 // a new source instance counts anew (rule ID4)
+	}
+	if err := validator.Sequence(last, r.Sequence); err != nil {
+		return fmt.Errorf("worker %s: %w", w.spec.ID, err)
+	}
+	newSource := r.SourceInstance != w.source
+	if b == nil {
+		a.bindLocked(st, w, r)
+	}
+	a.keepLocked(w, r, now, newSource)
+	return nil
+}
+
+// refuseLocked lets the worker show why its newest report was not taken; the state before stays.
+func (a *Aggregator) refuseLocked(w *worker, err error) {
+	if text := err.Error(); w.refused != text {
+		w.refused = text
+		a.markDirtyLocked(w)
+	}
+}
+
+// keepLocked replaces what is known of w by an admitted report: a push or dial-in report carries the whole set of ranks
+// (rule FR3). Values equal to the last ones move a mark only (rule FR6).
+func (a *Aggregator) keepLocked(w *worker, r *load.Report, now load.Instant, newSource bool) {
+	changed := newSource || w.refused != "" || w.lastError != r.LastError ||
+		w.unreachable != (r.Status == load.StatusUnreachable)
+	w.sequence, w.reportTime = r.Sequence, r.ReportTimeUnixMs
+	w.lastError, w.refused = r.LastError, ""
+	w.unreachable = r.Status == load.StatusUnreachable
+	if w.unreachable {
+		for i := range w.state {
+			w.state[i].Unreachable = true // the last ranks stay, stale (rule FR2)
+		}
+	} else if a.keepRanksLocked(w, r, now) {
+		changed = true
+	}
+	if changed {
+		a.markDirtyLocked(w)
+	} else {
+		a.markRefreshedLocked(w)
+	}
+}
+
+// keepRanksLocked takes the ranks of a report and reports whether any of their content differs from the last.
+func (a *Aggregator) keepRanksLocked(w *worker, r *load.Report, now load.Instant) bool {
+	byRank := func(x, y load.RankLoad) int { return int(x.DPRank) - int(y.DPRank) }
+	if !slices.IsSortedFunc(r.Ranks, byRank) {
+		slices.SortFunc(r.Ranks, byRank)
+	}
+	n := len(r.Ranks)
+	ages, stale := a.scratch.grow(n)
+	for i := range r.Ranks {
+		ages[i] = validator.SampleAgeMs(r.ReportTimeUnixMs, r.Ranks[i].SnapshotTimeUnixMs)
+	}
+	validator.SampleStale(r.Status, ages, a.options.Window, stale)
+
+	changed := false
+	if !sameRanks(w.ranks, r.Ranks) {
+		w.regroupLocked(r.Ranks)
+		changed = true
+	}
+	over := false
+	for i := range r.Ranks {
+		in, s := &r.Ranks[i], &w.state[i]
+		s.prefillSeen = validator.Normalise(in, s.prefillSeen)
+		starting := validator.Starting(in)
+		over = over || validator.OverCapacity(in)
+		changed = changed || s.expired || s.Unreachable || starting != s.Starting || stale[i] != s.SampleStale ||
+			!w.ranks[i].Load.SameLoad(in)
+		if s.prefill.observe(in) {
+			changed = true
+		}
+		s.RankState = validator.RankState{Received: now, SampleStale: stale[i], Starting: starting}
+		s.expired = false
+	}
+	if over {
+		w.anomalies |= load.OverCapacity
+		a.counts.overCapacity.Add(1)
+	} else {
+		w.anomalies &^= load.OverCapacity
+	}
+	if changed {
+		if w.shared {
+			w.ranks, w.shared = make([]load.Rank, n), false
+		}
+		for i := range r.Ranks {
+			w.ranks[i] = load.Rank{Load: r.Ranks[i], SampleAgeMs: ages[i]}
+		}
+	}
+	a.queueLocked(w, now+load.Instant(a.options.Window.Microseconds()))
+	return changed
+}
+
+func sameRanks(have []load.Rank, got []load.RankLoad) bool {
+	if len(have) != len(got) {
+		return false
+	}
+	for i := range have {
+		if have[i].Load.DPRank != got[i].DPRank {
+			return false
+		}
+	}
+	return true
+}
+
+// regroupLocked gives w a new set of ranks; what belongs to a number that stays is carried over.
+func (w *worker) regroupLocked(ranks []load.RankLoad) {
+	state := make([]rankState, len(ranks))
+	for i := range ranks {
+		j, found := slices.BinarySearchFunc(w.ranks, ranks[i].DPRank, func(r load.Rank, n int32) int { return int(r.Load.DPRank) - int(n) })
+		if found {
+			state[i] = w.state[j]
+		}
+	}
+	w.state = state
+	w.ranks, w.shared = make([]load.Rank, len(ranks)), false
+}
+
+// scratch is working memory of keepRanksLocked, so that taking a report allocates nothing.
+type scratch struct {
+	ages  []int64
+	stale []bool
+}
+
+func (s *scratch) grow(n int) ([]int64, []bool) {
+	if cap(s.ages) < n {
+		s.ages, s.stale = make([]int64, n), make([]bool, n)
+	}
+	return s.ages[:n], s.stale[:n]
+}

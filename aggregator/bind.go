@@ -1,0 +1,107 @@
+package aggregator
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/loadmonitor/loadmonitor/load"
+	"github.com/loadmonitor/loadmonitor/validator"
+)
+
+// binding is what a stream's first accepted report fixed: none of it may change within the stream (rule ID2).
+type binding struct {
+	worker *worker
+	claim  load.Claim
+	source string
+}
+
+// Release says that the stream has ended. It never changes freshness: time does. It is idempotent, and the release of an
+// older stream does nothing to a newer one (rule ID5).
+func (a *Aggregator) Release(st *load.Stream) {
+	a.mu.Lock()
+	b := a.streams[st]
+	delete(a.streams, st)
+	lost := ""
+	if b != nil && b.worker.stream == st {
+		b.worker.stream = nil
+		lost = b.worker.spec.ID
+	}
+	a.mu.Unlock()
+	if lost != "" && a.options.StreamLost != nil {
+		a.options.StreamLost(lost)
+	}
+}
+
+// findLocked returns the worker that an unbound stream's report is about, if it may feed it.
+func (a *Aggregator) findLocked(st *load.Stream, r *load.Report) (*worker, error) {
+	if !a.discovered {
+		return nil, load.ErrNotReady
+	}
+	_, origin, err := load.ParseAddress(r.Claim.Address)
+	if err != nil {
+		return nil, fmt.Errorf("worker_addr: %w: %w", err, load.ErrUnknownWorker)
+	}
+	w, found := a.byOrigin[origin]
+	switch {
+	case !found:
+		return nil, fmt.Errorf("worker_addr %s: %w", origin, load.ErrUnknownWorker)
+	case w == nil || w.spec.Conflict != "":
+		return nil, fmt.Errorf("worker_addr %s: %w", origin, load.ErrOriginConflict)
+	case w.spec.Transport != st.Transport():
+		return nil, fmt.Errorf("worker %s: %s instead of %s: %w", w.spec.ID, st.Transport(), w.spec.Transport, load.ErrWrongTransport)
+	}
+	if err := validator.Identity(&w.spec, &r.Claim); err != nil {
+		return nil, fmt.Errorf("worker %s: %w", w.spec.ID, err)
+	}
+	if slices.Contains(w.retired, r.SourceInstance) {
+		if w.anomalies&load.SourceConflict == 0 {
+			w.anomalies |= load.SourceConflict
+			a.markDirtyLocked(w)
+		}
+		return nil, fmt.Errorf("worker %s: source instance %q: %w", w.spec.ID, r.SourceInstance, load.ErrRetiredSource)
+	}
+	return w, nil
+}
+
+// checkLocked compares a bound stream's report with what its first one fixed.
+func (b *binding) checkLocked(r *load.Report) error {
+	if r.SourceInstance != b.source || r.Claim.Address != b.claim.Address || r.Claim.Role != b.claim.Role {
+		return fmt.Errorf("worker %s: %w", b.worker.spec.ID, load.ErrIdentityChanged)
+	}
+	if r.Claim.Model != b.claim.Model {
+		if err := validator.Identity(&b.worker.spec, &r.Claim); err != nil {
+			return fmt.Errorf("worker %s: %w", b.worker.spec.ID, err)
+		}
+		b.claim.Model = r.Claim.Model
+	}
+	return nil
+}
+
+// bindLocked makes st the stream that feeds w, ends the one that did, and lets a new source instance begin.
+func (a *Aggregator) bindLocked(st *load.Stream, w *worker, r *load.Report) {
+	newSource := w.source != r.SourceInstance
+	if w.stream != nil {
+		delete(a.streams, w.stream)
+		if newSource {
+			w.stream.End(fmt.Errorf("worker %s: %w", w.spec.ID, load.ErrSourceSuperseded))
+		} else {
+			w.stream.End(fmt.Errorf("worker %s: %w", w.spec.ID, load.ErrStreamSuperseded))
+		}
+		a.counts.takeovers.Add(1)
+	}
+	if newSource && w.source != "" {
+		if len(w.retired) == maxRetired {
+			w.retired = slices.Delete(w.retired, 0, 1)
+		}
+		w.retired = append(w.retired, w.source)
+		w.restarts++
+		w.anomalies &^= load.SourceConflict
+		for i := range w.state {
+			w.state[i].prefillSeen, w.state[i].prefill = false, prefill{}
+		}
+		a.counts.restarts.Add(1)
+	}
+	w.source = r.SourceInstance
+	w.stream = st
+	a.streams[st] = &binding{worker: w, claim: r.Claim, source: r.SourceInstance}
+}

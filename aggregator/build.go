@@ -1,0 +1,104 @@
+package aggregator
+
+import (
+	"slices"
+
+	"github.com/loadmonitor/loadmonitor/load"
+	"github.com/loadmonitor/loadmonitor/validator"
+)
+
+// buildLocked makes the immutable entry of w as of now, for the snapshot of the given version.
+func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *load.Entry {
+	if w.shared {
+		w.ranks = slices.Clone(w.ranks)
+	}
+	for i := range w.ranks {
+		r, s := &w.ranks[i], &w.state[i]
+		r.Received = s.Received
+		r.Freshness, r.Reason = validator.RankFreshness(s.RankState, now, a.options.Window)
+	}
+	ranks := w.ranks
+	if w.spec.ExpectedRanks > len(ranks) && len(ranks) > 0 {
+		ranks = withMissing(ranks, w.spec.ExpectedRanks)
+	}
+	w.shared = len(ranks) == len(w.ranks)
+
+	st := &load.WorkerStatus{
+		Worker:           w.spec,
+		Handle:           w.handle,
+		Anomalies:        w.anomalies,
+		SourceInstance:   w.source,
+		Sequence:         w.sequence,
+		Restarts:         w.restarts,
+		LastError:        w.lastError,
+		Window:           a.options.Window,
+		Ranks:            ranks,
+		ChangedVersion:   version,
+		DescribedVersion: version,
+	}
+	if w.entry != nil && !w.described {
+		st.DescribedVersion = w.entry.DescribedVersion
+	}
+	w.described = false
+	st.Freshness, st.Reason = validator.WorkerFreshness(w.spec.ExpectedRanks, ranks, w.unreachable)
+	st.Reason = a.reasonLocked(w, st)
+	if validator.Present(w.spec.ExpectedRanks, ranks) {
+		st.Aggregate = aggregate(ranks, w.state)
+	} else {
+		st.Aggregate.RankCount = uint32(len(w.ranks))
+	}
+	return &load.Entry{WorkerStatus: st, NewestSequence: w.sequence, ReportTimeUnixMs: w.reportTime}
+}
+
+// withMissing adds the ranks that are expected and never reported, where the reported numbers show how they are counted:
+// only numbers below the expected count say that they start at 0.
+func withMissing(ranks []load.Rank, expected int) []load.Rank {
+	if int(ranks[len(ranks)-1].Load.DPRank) >= expected {
+		return ranks
+	}
+	all := make([]load.Rank, expected)
+	for i := range all {
+		all[i] = load.Rank{
+			Load: load.RankLoad{DPRank: int32(i)}, Freshness: load.Missing, Reason: validator.ReasonNeverSeen, SampleAgeMs: -1,
+		}
+	}
+	for i := range ranks {
+		all[ranks[i].Load.DPRank] = ranks[i]
+	}
+	return all
+}
+
+// reasonLocked completes the reason that follows from the ranks by what else is wrong.
+func (a *Aggregator) reasonLocked(w *worker, st *load.WorkerStatus) string {
+	reason := st.Reason
+	if w.unreachable && w.lastError != "" {
+		reason += ": " + w.lastError
+	}
+	if w.spec.Conflict != "" {
+		reason = w.spec.Conflict
+	} else if w.note != "" && st.Freshness != load.Fresh {
+		reason += "; " + w.note
+	}
+	if w.refused != "" {
+		if reason != "" {
+			reason += "; "
+		}
+		reason += "newest report refused: " + w.refused
+	}
+	return reason
+}
+
+// markLocked makes the entry of a worker whose content did not change: shared content and a newer mark (rule FR6).
+func (a *Aggregator) markLocked(w *worker, version uint64) *load.Entry {
+	e := *w.entry
+	e.RefreshedVersion = version
+	e.Refreshed = 0
+	for i := range w.state {
+		// Content that did not change has the ranks fresh that it shows as fresh.
+		if r := w.state[i].Received; w.ranks[i].Freshness == load.Fresh && (e.Refreshed == 0 || r < e.Refreshed) {
+			e.Refreshed = r
+		}
+	}
+	e.NewestSequence, e.ReportTimeUnixMs = w.sequence, w.reportTime
+	return &e
+}

@@ -1,0 +1,90 @@
+package aggregator
+
+import (
+	"time"
+
+	"github.com/loadmonitor/loadmonitor/load"
+	"github.com/loadmonitor/loadmonitor/validator"
+)
+
+// worker is the mutable state of one registered worker, guarded by Aggregator.mu.
+type worker struct {
+	spec      load.Worker
+	handle    uint32
+	removed   bool
+	described bool   // id, role, models or zone changed since the last publication
+	note      string // registration's trouble with the engine
+
+	// Who feeds it.
+	stream   *load.Stream // nil between streams
+	source   string
+	retired  []string // replaced source instances, newest last
+	restarts uint32
+
+	// The newest accepted report.
+	sequence    uint64
+	reportTime  int64
+	lastError   string
+	unreachable bool
+	refused     string // why the newest report was refused; "" once one is accepted
+	anomalies   load.Anomalies
+
+	// Ranks of the newest report that had some, sorted; state[i] belongs to ranks[i]. The slice ranks is shared with
+	// snapshots once published, so that a report with new values writes into a new one.
+	ranks  []load.Rank
+	shared bool
+	state  []rankState
+
+	// What is to be published, and when time changes it.
+	isDirty  bool // stands in Aggregator.dirty
+	isMarked bool // stands in Aggregator.refreshed
+	isQueued bool // stands in Aggregator.deadlines
+
+	// Used only by Run.
+	entry *load.Entry // as published last; nil: never
+	index int         // position in the table
+	gone  bool        // published as removed
+}
+
+// rankState is what of a rank is not published as it is.
+type rankState struct {
+	validator.RankState
+	expired     bool // passed its deadline since its newest report
+	prefillSeen bool
+	prefill     prefill
+}
+
+// deadline returns when the next rank passes its deadline, 0 when all have.
+func (w *worker) deadline(now load.Instant, window time.Duration) load.Instant {
+	var first load.Instant
+	for i := range w.state {
+		if d := w.state[i].Deadline(window); d > now && (first == 0 || d < first) {
+			first = d
+		}
+	}
+	return first
+}
+
+// markDirtyLocked puts the worker's content on the list of the next publication.
+func (a *Aggregator) markDirtyLocked(w *worker) {
+	if w.isDirty || w.removed {
+		return
+	}
+	w.isDirty = true
+	a.dirty = append(a.dirty, w)
+	if len(a.dirty) == 1 {
+		a.wakeUp()
+	}
+}
+
+// markRefreshedLocked puts the worker on the list of the next batch of marks.
+func (a *Aggregator) markRefreshedLocked(w *worker) {
+	if w.isDirty || w.isMarked {
+		return
+	}
+	w.isMarked = true
+	a.refreshed = append(a.refreshed, w)
+	if len(a.refreshed) == 1 {
+		a.wakeUp()
+	}
+}

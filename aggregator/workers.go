@@ -1,0 +1,96 @@
+package aggregator
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+// SetWorkers makes the registered workers exactly these (rule ID1); the first call ends warming_up. A worker that is not
+// among them is gone in the next version and its stream ends (ID7); one that is no longer the same endpoint or role
+// starts anew under a new handle. Of two entries with one id the first counts; of two with one origin neither is fed
+// (ID3).
+func (a *Aggregator) SetWorkers(workers []load.Worker) {
+	set := slices.Clone(workers)
+	slices.SortStableFunc(set, func(x, y load.Worker) int { return strings.Compare(x.ID, y.ID) })
+	set = slices.CompactFunc(set, func(x, y load.Worker) bool { return x.ID == y.ID })
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	order := make([]*worker, 0, len(set))
+	reordered := !a.discovered
+	kept := make(map[string]*worker, len(set))
+	for _, spec := range set {
+		w := a.workers[spec.ID]
+		if w != nil && !sameEndpoint(w.spec, spec) {
+			a.removeLocked(w)
+			w = nil
+		}
+		if w == nil {
+			a.handles++
+			w = &worker{spec: spec, handle: a.handles, described: true}
+			reordered = true
+			a.markDirtyLocked(w)
+		} else if !w.spec.Equal(spec) {
+			w.described = w.described || describedDiffers(w.spec, spec)
+			w.spec = spec
+			a.markDirtyLocked(w)
+		}
+		kept[spec.ID] = w
+		order = append(order, w)
+	}
+	for id, w := range a.workers {
+		if kept[id] == nil {
+			a.removeLocked(w)
+			reordered = true
+		}
+	}
+	a.workers, a.order, a.discovered = kept, order, true
+	clear(a.byOrigin)
+	for _, w := range order {
+		if _, twice := a.byOrigin[w.spec.Origin]; twice {
+			a.byOrigin[w.spec.Origin] = nil
+		} else {
+			a.byOrigin[w.spec.Origin] = w
+		}
+	}
+	if reordered {
+		a.reordered = true
+		a.wakeUp()
+	}
+}
+
+// SetNote lets a worker show registration's trouble with its engine while it is not fresh; "" clears it. An unknown id
+// is ignored: the worker left in the meantime.
+func (a *Aggregator) SetNote(id, note string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.workers[id]; w != nil && w.note != note {
+		w.note = note
+		a.markDirtyLocked(w)
+	}
+}
+
+// sameEndpoint reports whether reports that were taken for x may stand for y: same endpoint, role, transport and
+// conflict, and no other models where both name some.
+func sameEndpoint(x, y load.Worker) bool {
+	return x.URL == y.URL && x.Origin == y.Origin && x.Role == y.Role && x.Transport == y.Transport && x.Conflict == y.Conflict &&
+		(len(x.Models) == 0 || len(y.Models) == 0 || slices.Equal(x.Models, y.Models))
+}
+
+// describedDiffers reports whether a filter may judge the two differently.
+func describedDiffers(x, y load.Worker) bool {
+	return x.Zone != y.Zone || x.Role != y.Role || !slices.Equal(x.Models, y.Models)
+}
+
+// removeLocked ends what feeds the worker and lists it as gone.
+func (a *Aggregator) removeLocked(w *worker) {
+	w.removed = true
+	if w.stream != nil {
+		delete(a.streams, w.stream)
+		w.stream.End(load.ErrWorkerRemoved)
+		w.stream = nil
+	}
+	a.removed = append(a.removed, w)
+}
