@@ -1,0 +1,84 @@
+package server
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that everything but reports uses by default
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	modelgatewaypb "github.com/loadmonitor/loadmonitor/gen/model_gateway/loadmonitor/v1"
+)
+
+// incoming is one message of a report stream as it was received. A message that cannot be decoded is received as well:
+// were its error returned by the codec, gRPC would end the stream itself, with a code that stops the engine's reporting.
+type incoming struct {
+	maxRanks int // of one report, from Options
+
+	msg modelgatewaypb.LoadReport
+	err error // why msg is not complete; nil when it is
+}
+
+// reportCodec decodes reports and leaves every other message to the codec that it wraps.
+type reportCodec struct{ encoding.CodecV2 }
+
+func newReportCodec(inner encoding.CodecV2) reportCodec {
+	if inner == nil {
+		inner = encoding.GetCodecV2("proto")
+	}
+	return reportCodec{inner}
+}
+
+func (c reportCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	in, ok := v.(*incoming)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	in.decode(buf.ReadOnlyData())
+	return nil
+}
+
+func (in *incoming) decode(b []byte) {
+	if b, in.err = boundRanks(b, in.maxRanks+1); in.err == nil {
+		in.err = proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, &in.msg)
+	}
+}
+
+// ranksField is the number of LoadReport.ranks.
+const ranksField = 7
+
+var errMalformed = errors.New("malformed field")
+
+// boundRanks returns an encoded LoadReport without the ranks behind the first keep ones. A rank takes two bytes on the
+// wire and a hundred in memory, so they are counted before they are decoded; one more than the bound is enough for the
+// report to be refused. The result is b itself unless something was left out.
+func boundRanks(b []byte, keep int) ([]byte, error) {
+	var kept []byte // nil while everything is kept
+	ranks := 0
+	for rest := b; len(rest) > 0; {
+		field, _, n := protowire.ConsumeField(rest)
+		if n < 0 {
+			return nil, errMalformed
+		}
+		if field == ranksField {
+			ranks++
+		}
+		switch {
+		case field == ranksField && ranks > keep:
+			if kept == nil {
+				kept = append(make([]byte, 0, len(b)-len(rest)), b[:len(b)-len(rest)]...)
+			}
+		case kept != nil:
+			kept = append(kept, rest[:n]...)
+		}
+		rest = rest[n:]
+	}
+	if kept != nil {
+		return kept, nil
+	}
+	return b, nil
+}

@@ -1,0 +1,78 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// insecureFlag is the flag behind Options.AllowInsecure, for the remedy in errors.
+const insecureFlag = "--allow-insecure-listen"
+
+// listen opens a TCP listener. addr is host:port, [v6]:port, host, v6 or :port; what is missing comes from def, and an
+// empty host means every address. Anything but loopback is refused unless insecure is set (rule LIFE5).
+func listen(ctx context.Context, name, addr, def string, insecure bool) (net.Listener, error) {
+	host, port, err := splitListen(addr, def)
+	if err != nil {
+		return nil, fmt.Errorf("%s address %q: %w", name, addr, err)
+	}
+	target := net.JoinHostPort(host, port)
+	if !insecure {
+		ip, err := loopback(ctx, host)
+		if err != nil {
+			return nil, fmt.Errorf("%s address %q: %w", name, addr, err)
+		}
+		target = net.JoinHostPort(ip, port) // what was checked, not what a second look-up would say
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", target)
+	if err != nil {
+		return nil, fmt.Errorf("%s address %q: %w", name, addr, err)
+	}
+	return l, nil
+}
+
+// splitListen returns host and port of a listen address. A bare IPv6 address may stand without brackets.
+func splitListen(addr, def string) (host, port string, err error) {
+	_, defPort, err := net.SplitHostPort(def)
+	if err != nil {
+		return "", "", err
+	}
+	if ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(addr, "["), "]")); err == nil {
+		return ip.String(), defPort, nil
+	}
+	if !strings.Contains(addr, ":") {
+		return addr, defPort, nil
+	}
+	if host, port, err = net.SplitHostPort(addr); err != nil {
+		return "", "", fmt.Errorf("want host:port or [IPv6 address]:port: %w", err)
+	}
+	return host, orDefault(port, defPort), nil
+}
+
+// loopback returns an address of host, every one of which must be loopback.
+func loopback(ctx context.Context, host string) (string, error) {
+	refuse := func(what string) error {
+		return fmt.Errorf("%s is not loopback, and the listener has neither TLS nor tokens: use a loopback address, or %s where the network is trusted", what, insecureFlag)
+	}
+	if host == "" {
+		return "", refuse("every address")
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if !ip.Unmap().IsLoopback() {
+			return "", refuse(host)
+		}
+		return host, nil
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return "", err
+	}
+	for _, ip := range ips {
+		if !ip.Unmap().IsLoopback() {
+			return "", refuse(fmt.Sprintf("%s (%s)", host, ip.Unmap()))
+		}
+	}
+	return ips[0].Unmap().String(), nil
+}

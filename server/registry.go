@@ -1,0 +1,157 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+// Registry says who exists and changes it. Its methods are safe to call from any goroutine and do not wait for engines.
+type Registry interface {
+	// Registrations returns every registered worker, sorted by id.
+	Registrations() []load.Registration
+	// Register adds a worker or replaces one that was added in this way, and returns it normalised. Errors wrap
+	// load.ErrWorkerSpec, load.ErrConfigured or load.ErrTooManyWorkers.
+	Register(load.Worker) (load.Worker, error)
+	// Deregister removes a worker that Register added. Errors wrap load.ErrUnknownWorker or load.ErrConfigured.
+	Deregister(id string) error
+}
+
+// registry is RegistryService, over gRPC and behind the gateway.
+type registry struct {
+	loadmonitorpb.UnimplementedRegistryServiceServer
+	r Registry
+}
+
+// Bounds of what a request may name, bytes and entries (rule LIFE2).
+const (
+	maxWorkerID = 256
+	maxURL      = 512
+	maxModels   = 256
+	maxZone     = 256
+)
+
+func (s *registry) ListWorkers(context.Context, *loadmonitorpb.ListWorkersRequest) (*loadmonitorpb.ListWorkersResponse, error) {
+	regs := s.r.Registrations()
+	workers := make([]*loadmonitorpb.RegisteredWorker, len(regs))
+	for i := range regs {
+		workers[i] = registrationToProto(&regs[i])
+	}
+	return loadmonitorpb.ListWorkersResponse_builder{Workers: workers}.Build(), nil
+}
+
+func (s *registry) RegisterWorker(_ context.Context, req *loadmonitorpb.RegisterWorkerRequest) (*loadmonitorpb.RegisterWorkerResponse, error) {
+	w, err := specFromProto(req.GetWorker())
+	if err == nil {
+		w, err = s.r.Register(w)
+	}
+	if err != nil {
+		return nil, registryStatus(err)
+	}
+	return loadmonitorpb.RegisterWorkerResponse_builder{Worker: specToProto(&w)}.Build(), nil
+}
+
+func (s *registry) DeregisterWorker(_ context.Context, req *loadmonitorpb.DeregisterWorkerRequest) (*loadmonitorpb.DeregisterWorkerResponse, error) {
+	id := req.GetId()
+	if id == "" || len(id) > maxWorkerID {
+		return nil, registryStatus(fmt.Errorf("%w: id has %d bytes, want 1 to %d", load.ErrWorkerSpec, len(id), maxWorkerID))
+	}
+	if err := s.r.Deregister(id); err != nil {
+		return nil, registryStatus(err)
+	}
+	return &loadmonitorpb.DeregisterWorkerResponse{}, nil
+}
+
+// specFromProto checks what only the wire can get wrong. Whether the URL is one is the registry's business.
+func specFromProto(p *loadmonitorpb.WorkerSpec) (load.Worker, error) {
+	wrong := func(field, format string, args ...any) error {
+		return fmt.Errorf("%w: %s: %s", load.ErrWorkerSpec, field, fmt.Sprintf(format, args...))
+	}
+	w := load.Worker{ID: p.GetId(), URL: p.GetUrl(), Models: p.GetModels(), Zone: p.GetZone()}
+	for _, f := range []struct {
+		name  string
+		value string
+		limit int
+	}{{"id", w.ID, maxWorkerID}, {"url", w.URL, maxURL}, {"zone", w.Zone, maxZone}} {
+		if len(f.value) > f.limit {
+			return w, wrong(f.name, "%d bytes, at most %d", len(f.value), f.limit)
+		}
+	}
+	if len(w.Models) > maxModels {
+		return w, wrong("models", "%d entries, at most %d", len(w.Models), maxModels)
+	}
+	for _, m := range w.Models {
+		if m == "" || len(m) > maxModel {
+			return w, wrong("models", "a name has %d bytes, want 1 to %d", len(m), maxModel)
+		}
+	}
+	switch p.GetRole() {
+	case loadmonitorpb.Role_ROLE_UNSPECIFIED, loadmonitorpb.Role_ROLE_REGULAR:
+		w.Role = load.RoleRegular
+	case loadmonitorpb.Role_ROLE_PREFILL:
+		w.Role = load.RolePrefill
+	case loadmonitorpb.Role_ROLE_DECODE:
+		w.Role = load.RoleDecode
+	default:
+		return w, wrong("role", "%d is unknown", p.GetRole())
+	}
+	if p.GetExpectedRanks() > math.MaxInt32 {
+		return w, wrong("expected_ranks", "%d, at most %d", p.GetExpectedRanks(), math.MaxInt32)
+	}
+	w.ExpectedRanks = int(p.GetExpectedRanks())
+	return w, nil
+}
+
+func specToProto(w *load.Worker) *loadmonitorpb.WorkerSpec {
+	return loadmonitorpb.WorkerSpec_builder{
+		Id:            w.ID,
+		Url:           w.URL,
+		Role:          roleToProto(w.Role),
+		Models:        w.Models,
+		Zone:          w.Zone,
+		ExpectedRanks: uint32(w.ExpectedRanks),
+	}.Build()
+}
+
+func roleToProto(r load.Role) loadmonitorpb.Role {
+	switch r {
+	case load.RoleRegular:
+		return loadmonitorpb.Role_ROLE_REGULAR
+	case load.RolePrefill:
+		return loadmonitorpb.Role_ROLE_PREFILL
+	case load.RoleDecode:
+		return loadmonitorpb.Role_ROLE_DECODE
+	}
+	return loadmonitorpb.Role_ROLE_UNSPECIFIED
+}
+
+func registrationToProto(r *load.Registration) *loadmonitorpb.RegisteredWorker {
+	return loadmonitorpb.RegisteredWorker_builder{
+		Spec:           specToProto(&r.Worker),
+		Source:         r.Source,
+		State:          registrationStateToProto(r.State),
+		Reason:         r.Reason,
+		LastHttpStatus: uint32(r.LastHTTPStatus),
+	}.Build()
+}
+
+func registrationStateToProto(s load.RegistrationState) loadmonitorpb.RegistrationState {
+	switch s {
+	case load.RegistrationPending:
+		return loadmonitorpb.RegistrationState_REGISTRATION_STATE_PENDING
+	case load.RegistrationLeased:
+		return loadmonitorpb.RegistrationState_REGISTRATION_STATE_LEASED
+	case load.RegistrationRetrying:
+		return loadmonitorpb.RegistrationState_REGISTRATION_STATE_RETRYING
+	case load.RegistrationRefused:
+		return loadmonitorpb.RegistrationState_REGISTRATION_STATE_REFUSED
+	case load.RegistrationConflict:
+		return loadmonitorpb.RegistrationState_REGISTRATION_STATE_CONFLICT
+	case load.RegistrationNotNeeded:
+		return loadmonitorpb.RegistrationState_REGISTRATION_STATE_NOT_NEEDED
+	}
+	return loadmonitorpb.RegistrationState_REGISTRATION_STATE_UNSPECIFIED
+}

@@ -1,0 +1,168 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	modelgatewaypb "github.com/loadmonitor/loadmonitor/gen/model_gateway/loadmonitor/v1"
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+// Ingest takes reports. Both methods are called from the goroutine that reads the stream.
+type Ingest interface {
+	// Apply takes one report or refuses it with an error that wraps a load sentinel. Which refusals end the stream stands
+	// in errors.go. It keeps nothing of r.Ranks.
+	Apply(st *load.Stream, r *load.Report) error
+	// Release says that the stream has ended; it is called once, after the last Apply.
+	Release(st *load.Stream)
+}
+
+// AliasServiceName is the second name under which engines in the field find the report service.
+const AliasServiceName = "router.loadmonitor.v1.LoadMonitorService"
+
+// reports is the service behind both names of LoadMonitorService.
+type reports struct {
+	modelgatewaypb.UnimplementedLoadMonitorServiceServer
+
+	// immutable after New
+	ingest      Ingest
+	log         *slog.Logger
+	episodes    *episodes
+	maxStreams  int64
+	maxRanks    int
+	maxMessage  int
+	firstReport time.Duration
+	ended       *tally // streams by reason
+
+	closing chan struct{}  // closed once, by shutdown
+	readers sync.WaitGroup // goroutines in read; complete when no handler runs any more
+	open    atomic.Int64   // streams whose reader has not ended
+}
+
+// register serves the report service under both names.
+func (s *reports) register(g *grpc.Server) {
+	modelgatewaypb.RegisterLoadMonitorServiceServer(g, s)
+	alias := modelgatewaypb.LoadMonitorService_ServiceDesc
+	alias.ServiceName = AliasServiceName
+	alias.Metadata = aliasFile
+	g.RegisterService(&alias, s)
+}
+
+// Report reads one engine's reports until the engine, the monitor or a newer stream ends it.
+//
+// The goroutine of the call waits for the end, another one reads: a call that is blocked in Recv cannot be told that
+// somebody took over. Returning from here cancels the stream's context, which ends the Recv that is under way; its error
+// reaches nobody, because the status was already written.
+func (s *reports) Report(stream grpc.ClientStreamingServer[modelgatewaypb.LoadReport, emptypb.Empty]) error {
+	if s.open.Add(1) > s.maxStreams {
+		s.open.Add(-1)
+		return s.end(fmt.Errorf("%w: at most %d", load.ErrTooManyStreams, s.maxStreams))
+	}
+	st := load.NewStream(load.TransportPush)
+	read := make(chan error, 1)
+	s.readers.Go(func() {
+		defer s.open.Add(-1)
+		defer s.ingest.Release(st)
+		read <- s.read(st, stream)
+	})
+	select {
+	case err := <-read:
+		return s.end(err)
+	case <-st.Ended():
+		return s.end(st.Err())
+	case <-s.closing:
+		return s.end(load.ErrShuttingDown)
+	}
+}
+
+// end counts and logs why a stream ends, and returns its status.
+func (s *reports) end(err error) error {
+	_, label := reasonOf(err)
+	s.ended.add(label)
+	switch codeOf(err) {
+	case codes.Canceled, codes.Unavailable:
+		s.log.Debug("report stream ended", "error", err)
+	default:
+		s.episodes.warn(label, "report stream ended", "error", err)
+	}
+	return streamStatus(err)
+}
+
+// read applies reports until the stream ends or one of them ends it, and returns why.
+func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
+	timer := time.AfterFunc(s.firstReport, func() {
+		st.End(fmt.Errorf("%w: want one within %v", errNoFirstReport, s.firstReport))
+	})
+	defer timer.Stop()
+
+	in := incoming{maxRanks: s.maxRanks}
+	var report load.Report
+	waiting, troubled := true, false
+	for {
+		if err := stream.RecvMsg(&in); err != nil {
+			return s.recvEnd(err)
+		}
+		if waiting {
+			timer.Stop()
+			waiting = false
+		}
+		if err := st.Err(); err != nil {
+			return err
+		}
+		err := s.take(st, &in, &report)
+		switch {
+		case err == nil:
+			troubled = false
+		case endsStream(err):
+			return err
+		case !troubled:
+			troubled = true
+			_, label := reasonOf(err)
+			s.episodes.warn(label, "report refused, the state before it stays", "worker", report.Claim.Address, "error", err)
+		}
+	}
+}
+
+// take applies one received message.
+func (s *reports) take(st *load.Stream, in *incoming, report *load.Report) error {
+	if in.err != nil {
+		return fmt.Errorf("%w: %v", errUndecodable, in.err)
+	}
+	err := fromProto(&in.msg, report)
+	in.msg.Reset() // what a large message holds is free while the next one is awaited
+	if err != nil {
+		return err
+	}
+	return s.ingest.Apply(st, report)
+}
+
+// recvEnd says what an error of Recv means.
+func (s *reports) recvEnd(err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		return errHalfClosed
+	case status.Code(err) == codes.ResourceExhausted:
+		return fmt.Errorf("%w: at most %d bytes", errTooLarge, s.maxMessage)
+	case status.Code(err) == codes.Canceled, status.Code(err) == codes.Unavailable, status.Code(err) == codes.DeadlineExceeded:
+		return errGone
+	}
+	return fmt.Errorf("read the stream: %w", err)
+}
+
+// metrics returns the figures of the report streams.
+func (s *reports) metrics() []load.Metric {
+	return []load.Metric{
+		gauge("report_streams", "Report streams that are open.", func() float64 { return float64(s.open.Load()) }),
+		s.ended.metric("report_streams_ended_total", "Report streams that ended or were refused, by reason."),
+	}
+}
