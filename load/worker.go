@@ -63,7 +63,7 @@ func ParseAddress(addr string) (normalURL, origin string, err error) {
 	if u.User != nil {
 		return "", "", fmt.Errorf("address of host %q carries a user or password: remove it and use a token file", u.Hostname())
 	}
-	host := strings.ToLower(u.Hostname())
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 	if host == "" {
 		return "", "", fmt.Errorf("address %q has no host", addr)
 	}
@@ -73,14 +73,32 @@ func ParseAddress(addr string) (normalURL, origin string, err error) {
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		host = ip.Unmap().String()
-	} else {
-		host = strings.TrimSuffix(host, ".")
+	} else if !validName(host) {
+		return "", "", fmt.Errorf("address %q: host %q is neither an IP address nor a DNS name", addr, host)
 	}
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
 	origin = host + ":" + strconv.FormatUint(n, 10)
 	return scheme + "://" + origin, origin, nil
+}
+
+// validName reports whether host looks like a DNS name: labels of letters, digits, hyphens and underscores.
+func validName(host string) bool {
+	if len(host) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || len(label) > 63 {
+			return false
+		}
+		for _, c := range label {
+			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func defaultPort(port, def string) string {
