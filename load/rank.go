@@ -115,3 +115,15 @@ type Claim struct {
 	Role    Role
 	Model   string // empty: names none
 }
+
+// RankReport is one message about one rank from a socket that we dialled: the endpoint is the identity, and the message
+// replaces what is known of that rank alone.
+type RankReport struct {
+	WorkerID string
+	// Sequence is the publisher's counter of this socket; it starts at 0 with each life of the publisher (rule SEQ2).
+	Sequence int64
+	// Load holds the rank's number as dialled, whatever the payload says of itself.
+	Load RankLoad
+	// CapacityOptional says that this form of payload may leave out a capacity without meaning "still starting" (rule FR5).
+	CapacityOptional bool
+}
