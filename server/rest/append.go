@@ -51,14 +51,6 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// appendText appends s as a JSON string, or null when it is empty: for texts of which "" means that there is none.
-func appendText(b []byte, s string) []byte {
-	if s == "" {
-		return append(b, "null"...)
-	}
-	return appendString(b, s)
-}
-
 // appendFloat appends the shortest number that reads back as f. JSON has no word for NaN and infinity: they are unknown.
 func appendFloat(b []byte, f float64) []byte {
 	if !load.Finite(f) {
@@ -72,14 +64,6 @@ func appendFloat(b []byte, f float64) []byte {
 		format = 'e'
 	}
 	return strconv.AppendFloat(b, f, format, -1, 64)
-}
-
-// appendKnown appends n, or null when it is 0: for numbers of which 0 means that they were not told.
-func appendKnown(b []byte, n int64) []byte {
-	if n == 0 {
-		return append(b, "null"...)
-	}
-	return strconv.AppendInt(b, n, 10)
 }
 
 const dayMs = 24 * 60 * 60 * 1000

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-var texts = []string{
+var trickyTexts = []string{
 	"", "plain", `quote " and \ backslash`, "tab\tnew\nline\rreturn", "\x00\x01\x1f\x7f", "/</script>&", "ö 你好 🚀",
 	"\xff\xfe", "cut \xe4\xbd", "a\xc0\xafb", "\ufffd", "\u2028\u2029", "\xed\xa0\x80",
 }
 
 func TestAppendString_ReadsBackAsTheSameText(t *testing.T) {
-	for _, s := range texts {
+	for _, s := range trickyTexts {
 		checkString(t, s)
 	}
 }
 
 func FuzzAppendString(f *testing.F) {
-	for _, s := range texts {
+	for _, s := range trickyTexts {
 		f.Add(s)
 	}
 	f.Fuzz(checkString)

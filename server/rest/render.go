@@ -27,9 +27,8 @@ func keys[T interface {
 	return out
 }
 
-// page writes one snapshot.
+// page writes one snapshot. Its methods append to b and return the result.
 type page struct {
-	b          []byte
 	clock      clock
 	captured   load.Instant
 	capturedMs int64 // wall clock of the same moment
@@ -37,113 +36,72 @@ type page struct {
 
 // appendSnapshot appends the JSON of a snapshot and a newline, without one in between: a body and a line of a watch alike.
 func appendSnapshot(b []byte, s *load.Snapshot) []byte {
-	p := page{b: b, captured: s.Captured, capturedMs: s.CapturedAt.UnixMilli()}
-	p.raw(`{"enabled":true,"epoch":`)
-	p.b = appendString(p.b, s.Epoch)
-	p.raw(`,"version":`)
-	p.b = strconv.AppendUint(p.b, s.Version, 10)
-	p.raw(`,"captured_at":`)
-	p.b = p.clock.append(p.b, p.capturedMs)
-	p.summary(s.State, s.Summary)
-	p.raw(`,"workers":[`)
+	p := page{captured: s.Captured, capturedMs: s.CapturedAt.UnixMilli()}
+	b = append(b, `{"enabled":true,"epoch":`...)
+	b = appendString(b, s.Epoch)
+	b = append(b, `,"version":`...)
+	b = strconv.AppendUint(b, s.Version, 10)
+	b = append(b, `,"captured_at":`...)
+	b = p.clock.append(b, p.capturedMs)
+	b = appendSummary(b, s.State, s.Summary)
+	b = append(b, `,"workers":[`...)
 	first := true
 	for e := range s.Workers.All() {
 		if !first {
-			p.raw(`,`)
+			b = append(b, ',')
 		}
 		first = false
-		p.worker(e)
+		b = p.worker(b, e)
 	}
-	p.raw("]}\n")
-	return p.b
+	return append(b, "]}\n"...)
 }
 
-func (p *page) raw(s string) { p.b = append(p.b, s...) }
-
-func (p *page) count(key string, n int) {
-	p.raw(key)
-	p.b = strconv.AppendInt(p.b, int64(n), 10)
+func appendSummary(b []byte, state load.FleetState, s load.Summary) []byte {
+	b = word(b, `,"summary":{"state":`, state.String())
+	b = integer(b, `,"workers":`, int64(s.Workers), true)
+	b = integer(b, `,"fresh":`, int64(s.Fresh), true)
+	b = integer(b, `,"stale":`, int64(s.Stale), true)
+	b = integer(b, `,"missing":`, int64(s.Missing), true)
+	b = integer(b, `,"incomplete":`, int64(s.Incomplete), true)
+	b = integer(b, `,"unreachable":`, int64(s.Unreachable), true)
+	b = append(b, `,"complete":`...)
+	b = strconv.AppendBool(b, s.Complete())
+	return append(b, '}')
 }
 
-func (p *page) text(key, s string) {
-	p.raw(key)
-	p.b = appendText(p.b, s)
-}
-
-// word writes one of the domain's words; "unspecified" is no word of the API but something unknown.
-func (p *page) word(key, s string) {
-	if s == "unspecified" {
-		s = ""
-	}
-	p.text(key, s)
-}
-
-func (p *page) texts(key string, list []string) {
-	p.raw(key)
-	p.raw(`[`)
-	for i, s := range list {
-		if i > 0 {
-			p.raw(`,`)
-		}
-		p.b = appendString(p.b, s)
-	}
-	p.raw(`]`)
-}
-
-func (p *page) summary(state load.FleetState, s load.Summary) {
-	p.word(`,"summary":{"state":`, state.String())
-	p.count(`,"workers":`, s.Workers)
-	p.count(`,"fresh":`, s.Fresh)
-	p.count(`,"stale":`, s.Stale)
-	p.count(`,"missing":`, s.Missing)
-	p.count(`,"incomplete":`, s.Incomplete)
-	p.count(`,"unreachable":`, s.Unreachable)
-	p.raw(`,"complete":`)
-	p.b = strconv.AppendBool(p.b, s.Complete())
-	p.raw(`}`)
-}
-
-func (p *page) worker(e *load.Entry) {
+func (p *page) worker(b []byte, e *load.Entry) []byte {
 	w := &e.Worker
 	received := workerReceived(e)
-	p.raw(`{"worker_id":`)
-	p.b = appendString(p.b, w.ID)
-	p.raw(`,"url":`)
-	p.b = appendString(p.b, w.URL)
-	p.word(`,"mode":`, w.Role.String())
-	p.texts(`,"model_ids":`, w.Models)
-	p.text(`,"zone":`, w.Zone)
-	p.word(`,"transport":`, w.Transport.String())
-	p.word(`,"freshness":`, e.Freshness.String())
-	p.text(`,"reason":`, e.Reason)
-	p.texts(`,"anomalies":`, e.Anomalies.Names())
-	p.text(`,"source_instance_id":`, e.SourceInstance)
-	p.raw(`,"sequence_id":`)
-	p.sequence(e, received != 0)
-	p.raw(`,"report_time_unix_ms":`)
-	p.b = appendKnown(p.b, e.ReportTimeUnixMs)
-	p.text(`,"last_error":`, e.LastError)
-	p.receipt(received)
-	p.raw(`,"expires_at":`)
-	if received == 0 {
-		p.raw(`null`)
-	} else {
-		p.b = p.clock.append(p.b, p.capturedMs-p.age(received)+e.Window.Milliseconds())
-	}
-	p.count(`,"restarts":`, int(e.Restarts))
-	p.raw(`,"expected_ranks":`)
-	p.b = appendKnown(p.b, int64(w.ExpectedRanks))
-	p.raw(`,"freshness_window_ms":`)
-	p.b = appendKnown(p.b, e.Window.Milliseconds())
-	p.aggregate(&e.Aggregate)
-	p.raw(`,"ranks":[`)
+	windowMs := e.Window.Milliseconds()
+	b = append(b, `{"worker_id":`...)
+	b = appendString(b, w.ID)
+	b = append(b, `,"url":`...)
+	b = appendString(b, w.URL)
+	b = word(b, `,"mode":`, w.Role.String())
+	b = texts(b, `,"model_ids":`, w.Models)
+	b = text(b, `,"zone":`, w.Zone)
+	b = word(b, `,"transport":`, w.Transport.String())
+	b = word(b, `,"freshness":`, e.Freshness.String())
+	b = text(b, `,"reason":`, e.Reason)
+	b = texts(b, `,"anomalies":`, e.Anomalies.Names())
+	b = text(b, `,"source_instance_id":`, e.SourceInstance)
+	b = integer(b, `,"sequence_id":`, int64(e.NewestSequence), sequenceKnown(e, received))
+	b = integer(b, `,"report_time_unix_ms":`, e.ReportTimeUnixMs, e.ReportTimeUnixMs != 0)
+	b = text(b, `,"last_error":`, e.LastError)
+	b = p.receipt(b, received)
+	b = p.moment(b, `,"expires_at":`, p.age(received)-windowMs, received != 0)
+	b = integer(b, `,"restarts":`, int64(e.Restarts), true)
+	b = integer(b, `,"expected_ranks":`, int64(w.ExpectedRanks), w.ExpectedRanks != 0)
+	b = integer(b, `,"freshness_window_ms":`, windowMs, windowMs != 0)
+	b = appendAggregate(b, &e.Aggregate)
+	b = append(b, `,"ranks":[`...)
 	for i := range e.Ranks {
 		if i > 0 {
-			p.raw(`,`)
+			b = append(b, ',')
 		}
-		p.rank(&e.Ranks[i], e.RankReceived(i))
+		b = p.rank(b, &e.Ranks[i], e.RankReceived(i))
 	}
-	p.raw(`]}`)
+	return append(b, "]}"...)
 }
 
 // workerReceived returns when the worker's load was received: the receipt of the oldest fresh rank, because a figure over
@@ -159,28 +117,49 @@ func workerReceived(e *load.Entry) load.Instant {
 	return received
 }
 
-// sequence writes the newest sequence. A ZMQ publisher counts from 0, so there 0 is a sequence once something arrived;
-// elsewhere it says that nothing did, or that the transport has none.
-func (p *page) sequence(e *load.Entry, received bool) {
-	if e.NewestSequence == 0 && !(received && e.Worker.Transport == load.TransportZMQ) {
-		p.raw(`null`)
-		return
-	}
-	p.b = strconv.AppendUint(p.b, e.NewestSequence, 10)
+// sequenceKnown reports whether there is a newest sequence. A ZMQ publisher counts from 0, so there 0 is a sequence once
+// something arrived; elsewhere it says that nothing did, or that the transport has none.
+func sequenceKnown(e *load.Entry, received load.Instant) bool {
+	return e.NewestSequence != 0 || received != 0 && e.Worker.Transport == load.TransportZMQ
 }
 
-// receipt writes when something was received, by the wall clock and as an age. Both say the same: received_at is
-// captured_at less received_age_ms.
-func (p *page) receipt(received load.Instant) {
-	p.raw(`,"received_at":`)
-	if received == 0 {
-		p.raw(`null,"received_age_ms":null`)
-		return
+func appendAggregate(b []byte, a *load.Aggregate) []byte {
+	b = integer(b, `,"aggregate":{"rank_count":`, int64(a.RankCount), true)
+	for i, key := range intFigureKeys {
+		v, known := a.Int(load.IntFigure(i))
+		b = integer(b, key, v, known)
 	}
+	for i, key := range floatFigureKeys {
+		v, known := a.Float(load.FloatFigure(i))
+		b = float(b, key, v, known)
+	}
+	return append(b, '}')
+}
+
+func (p *page) rank(b []byte, r *load.Rank, received load.Instant) []byte {
+	b = integer(b, `{"dp_rank":`, int64(r.Load.DPRank), true)
+	b = word(b, `,"freshness":`, r.Freshness.String())
+	b = text(b, `,"reason":`, r.Reason)
+	b = p.receipt(b, received)
+	b = integer(b, `,"sample_age_ms":`, r.SampleAgeMs, r.SampleAgeMs >= 0)
+	b = integer(b, `,"snapshot_time_unix_ms":`, r.Load.SnapshotTimeUnixMs, r.Load.SnapshotTimeUnixMs != 0)
+	for i, key := range intSignalKeys {
+		v, known := r.Load.Int(load.IntSignal(i))
+		b = integer(b, key, v, known)
+	}
+	for i, key := range floatSignalKeys {
+		v, known := r.Load.Float(load.FloatSignal(i))
+		b = float(b, key, v, known)
+	}
+	return append(b, '}')
+}
+
+// receipt appends when something was received, by the wall clock and as an age. Both say the same: received_at is
+// captured_at less received_age_ms.
+func (p *page) receipt(b []byte, received load.Instant) []byte {
 	age := p.age(received)
-	p.b = p.clock.append(p.b, p.capturedMs-age)
-	p.raw(`,"received_age_ms":`)
-	p.b = strconv.AppendInt(p.b, age, 10)
+	b = p.moment(b, `,"received_at":`, age, received != 0)
+	return integer(b, `,"received_age_ms":`, age, received != 0)
 }
 
 // age returns the whole milliseconds from an instant to the capture.
@@ -188,52 +167,58 @@ func (p *page) age(t load.Instant) int64 {
 	return max(0, int64(p.captured-t)) / int64(time.Millisecond/time.Microsecond)
 }
 
-func (p *page) aggregate(a *load.Aggregate) {
-	p.count(`,"aggregate":{"rank_count":`, int(a.RankCount))
-	for i, key := range intFigureKeys {
-		v, known := a.Int(load.IntFigure(i))
-		p.int(key, v, known)
-	}
-	for i, key := range floatFigureKeys {
-		v, known := a.Float(load.FloatFigure(i))
-		p.float(key, v, known)
-	}
-	p.raw(`}`)
-}
-
-func (p *page) rank(r *load.Rank, received load.Instant) {
-	p.count(`{"dp_rank":`, int(r.Load.DPRank))
-	p.word(`,"freshness":`, r.Freshness.String())
-	p.text(`,"reason":`, r.Reason)
-	p.receipt(received)
-	p.int(`,"sample_age_ms":`, r.SampleAgeMs, r.SampleAgeMs >= 0)
-	p.raw(`,"snapshot_time_unix_ms":`)
-	p.b = appendKnown(p.b, r.Load.SnapshotTimeUnixMs)
-	for i, key := range intSignalKeys {
-		v, known := r.Load.Int(load.IntSignal(i))
-		p.int(key, v, known)
-	}
-	for i, key := range floatSignalKeys {
-		v, known := r.Load.Float(load.FloatSignal(i))
-		p.float(key, v, known)
-	}
-	p.raw(`}`)
-}
-
-func (p *page) int(key string, v int64, known bool) {
-	p.raw(key)
+// moment appends the wall time that lies so many milliseconds before the capture, or null.
+func (p *page) moment(b []byte, key string, agoMs int64, known bool) []byte {
+	b = append(b, key...)
 	if !known {
-		p.raw(`null`)
-		return
+		return append(b, "null"...)
 	}
-	p.b = strconv.AppendInt(p.b, v, 10)
+	return p.clock.append(b, p.capturedMs-agoMs)
 }
 
-func (p *page) float(key string, v float64, known bool) {
-	p.raw(key)
+// The functions below append a key, with the punctuation around it, and its value.
+
+func integer(b []byte, key string, v int64, known bool) []byte {
+	b = append(b, key...)
 	if !known {
-		p.raw(`null`)
-		return
+		return append(b, "null"...)
 	}
-	p.b = appendFloat(p.b, v)
+	return strconv.AppendInt(b, v, 10)
+}
+
+func float(b []byte, key string, v float64, known bool) []byte {
+	b = append(b, key...)
+	if !known {
+		return append(b, "null"...)
+	}
+	return appendFloat(b, v)
+}
+
+// text appends a text of which "" means that there is none.
+func text(b []byte, key, s string) []byte {
+	b = append(b, key...)
+	if s == "" {
+		return append(b, "null"...)
+	}
+	return appendString(b, s)
+}
+
+// word appends one of the domain's words; "unspecified" is no word of the API but something unknown.
+func word(b []byte, key, s string) []byte {
+	if s == "unspecified" {
+		s = ""
+	}
+	return text(b, key, s)
+}
+
+func texts(b []byte, key string, list []string) []byte {
+	b = append(b, key...)
+	b = append(b, '[')
+	for i, s := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, s)
+	}
+	return append(b, ']')
 }
