@@ -15,6 +15,8 @@ import (
 type Options struct {
 	// Window is how long a report keeps a rank fresh. Default 3 s.
 	Window time.Duration
+	// ZMQWindow is the same for ranks fed over ZMQ, whose publishers may be silent for one long step. Default 5 s.
+	ZMQWindow time.Duration
 	// PublishInterval is the shortest time between two publications under load. Default 5 ms.
 	PublishInterval time.Duration
 	// RefreshInterval batches refresh marks. Default 100 ms.
@@ -25,13 +27,14 @@ type Options struct {
 	MaxRanks int
 	// MaxDPRank bounds dp_rank. Default 65535.
 	MaxDPRank int32
-	// StreamLost is called, outside any lock, with the id of a worker whose feeding stream was released. It must not block.
+	// StreamLost is called, outside any lock, with the id of a worker whose push stream was released. It must not block.
 	StreamLost func(workerID string)
 }
 
 // The defaults of Options, and bounds that need no flag because nothing but memory depends on them.
 const (
 	DefaultWindow          = 3 * time.Second
+	DefaultZMQWindow       = 5 * time.Second
 	DefaultPublishInterval = 5 * time.Millisecond
 	DefaultRefreshInterval = 100 * time.Millisecond
 	DefaultHeartbeat       = time.Second
@@ -75,13 +78,14 @@ type Aggregator struct {
 // New returns an aggregator with an empty fleet that is warming up, published as version 1.
 func New(o Options) (*Aggregator, error) {
 	o.Window = orDefault(o.Window, DefaultWindow)
+	o.ZMQWindow = orDefault(o.ZMQWindow, DefaultZMQWindow)
 	o.PublishInterval = orDefault(o.PublishInterval, DefaultPublishInterval)
 	o.RefreshInterval = orDefault(o.RefreshInterval, DefaultRefreshInterval)
 	o.Heartbeat = orDefault(o.Heartbeat, DefaultHeartbeat)
 	o.MaxRanks = orDefault(o.MaxRanks, DefaultMaxRanks)
 	o.MaxDPRank = orDefault(o.MaxDPRank, DefaultMaxDPRank)
 	for name, d := range map[string]time.Duration{
-		"window": o.Window, "publish interval": o.PublishInterval, "refresh interval": o.RefreshInterval, "heartbeat": o.Heartbeat,
+		"window": o.Window, "ZMQ window": o.ZMQWindow, "publish interval": o.PublishInterval, "refresh interval": o.RefreshInterval, "heartbeat": o.Heartbeat,
 	} {
 		if d < time.Millisecond {
 			return nil, fmt.Errorf("aggregator: %s is %v, want at least 1ms", name, d)

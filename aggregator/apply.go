@@ -106,7 +106,7 @@ func (a *Aggregator) keepRanksLocked(w *worker, r *load.Report, now load.Instant
 	for i := range r.Ranks {
 		ages[i] = validator.SampleAgeMs(r.ReportTimeUnixMs, r.Ranks[i].SnapshotTimeUnixMs)
 	}
-	validator.SampleStale(r.Status, ages, a.options.Window, stale)
+	validator.SampleStale(r.Status, ages, w.window, stale)
 
 	changed := false
 	if !sameRanks(w.ranks, r.Ranks) {
@@ -141,7 +141,7 @@ func (a *Aggregator) keepRanksLocked(w *worker, r *load.Report, now load.Instant
 			w.ranks[i] = load.Rank{Load: r.Ranks[i], SampleAgeMs: ages[i]}
 		}
 	}
-	a.queueLocked(w, now+load.Instant(a.options.Window.Microseconds()))
+	a.queueLocked(w, now+micros(w.window))
 	return changed
 }
 
@@ -161,7 +161,7 @@ func sameRanks(have []load.Rank, got []load.RankLoad) bool {
 func (w *worker) regroupLocked(ranks []load.RankLoad) {
 	state := make([]rankState, len(ranks))
 	for i := range ranks {
-		j, found := slices.BinarySearchFunc(w.ranks, ranks[i].DPRank, func(r load.Rank, n int32) int { return int(r.Load.DPRank) - int(n) })
+		j, found := slices.BinarySearchFunc(w.ranks, ranks[i].DPRank, byNumber)
 		if found {
 			state[i] = w.state[j]
 		}

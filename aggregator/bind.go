@@ -22,6 +22,9 @@ func (a *Aggregator) Release(st *load.Stream) {
 	b := a.streams[st]
 	delete(a.streams, st)
 	lost := ""
+	if b != nil {
+		delete(b.worker.sockets, st)
+	}
 	if b != nil && b.worker.stream == st {
 		b.worker.stream = nil
 		lost = b.worker.spec.ID

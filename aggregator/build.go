@@ -12,10 +12,17 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 	if w.shared {
 		w.ranks = slices.Clone(w.ranks)
 	}
+	reported := uint32(0)
 	for i := range w.ranks {
 		r, s := &w.ranks[i], &w.state[i]
 		r.Received = s.Received
-		r.Freshness, r.Reason = validator.RankFreshness(s.RankState, now, a.options.Window)
+		r.Freshness, r.Reason = validator.RankFreshness(s.RankState, now, w.window)
+		if s.note != "" && r.Freshness != load.Fresh {
+			r.Reason += "; " + s.note
+		}
+		if s.Received != 0 {
+			reported++
+		}
 	}
 	ranks := w.ranks
 	if w.spec.ExpectedRanks > len(ranks) && len(ranks) > 0 {
@@ -31,7 +38,7 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 		Sequence:         w.sequence,
 		Restarts:         w.restarts,
 		LastError:        w.lastError,
-		Window:           a.options.Window,
+		Window:           w.window,
 		Ranks:            ranks,
 		ChangedVersion:   version,
 		DescribedVersion: version,
@@ -45,7 +52,7 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 	if validator.Present(w.spec.ExpectedRanks, ranks) {
 		st.Aggregate = aggregate(ranks, w.state)
 	} else {
-		st.Aggregate.RankCount = uint32(len(w.ranks))
+		st.Aggregate.RankCount = reported
 	}
 	return &load.Entry{WorkerStatus: st, NewestSequence: w.sequence, ReportTimeUnixMs: w.reportTime}
 }

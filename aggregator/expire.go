@@ -57,11 +57,11 @@ func (a *Aggregator) expireLocked(now load.Instant) load.Instant {
 			heap.Pop(&a.deadlines)
 			continue
 		}
-		if w.expire(now, a.options.Window) {
+		if w.expire(now) {
 			a.counts.expired.Add(1)
 			a.markDirtyLocked(w)
 		}
-		next := w.deadline(now, a.options.Window)
+		next := w.deadline(now)
 		switch {
 		case next == 0:
 			heap.Pop(&a.deadlines)
@@ -77,10 +77,10 @@ func (a *Aggregator) expireLocked(now load.Instant) load.Instant {
 }
 
 // expire notes the ranks that passed their deadline and reports whether there is a new one.
-func (w *worker) expire(now load.Instant, window time.Duration) bool {
+func (w *worker) expire(now load.Instant) bool {
 	found := false
 	for i := range w.state {
-		if s := &w.state[i]; !s.expired && now >= s.Deadline(window) {
+		if s := &w.state[i]; s.Received != 0 && !s.expired && now >= s.Deadline(w.window) {
 			s.expired, found = true, true
 		}
 	}

@@ -11,12 +11,14 @@ import (
 type worker struct {
 	spec      load.Worker
 	handle    uint32
+	window    time.Duration // how long a report keeps a rank fresh
 	removed   bool
 	described bool   // id, role, models or zone changed since the last publication
 	note      string // registration's trouble with the engine
 
 	// Who feeds it.
-	stream   *load.Stream // nil between streams
+	stream   *load.Stream              // the push or dial-in stream; nil between streams
+	sockets  map[*load.Stream]struct{} // or the streams of single ranks
 	source   string
 	retired  []string // replaced source instances, newest last
 	restarts uint32
@@ -49,16 +51,22 @@ type worker struct {
 // rankState is what of a rank is not published as it is.
 type rankState struct {
 	validator.RankState
-	expired     bool // passed its deadline since its newest report
+	socket      validator.Socket // rule SEQ2, where the rank has a socket of its own
+	conflict    bool             // as published of socket
+	note        string           // why the rank's socket has no data
+	expired     bool             // passed its deadline since its newest report
 	prefillSeen bool
 	prefill     prefill
 }
 
 // deadline returns when the next rank passes its deadline, 0 when all have.
-func (w *worker) deadline(now load.Instant, window time.Duration) load.Instant {
+func (w *worker) deadline(now load.Instant) load.Instant {
 	var first load.Instant
 	for i := range w.state {
-		if d := w.state[i].Deadline(window); d > now && (first == 0 || d < first) {
+		if w.state[i].Received == 0 {
+			continue
+		}
+		if d := w.state[i].Deadline(w.window); d > now && (first == 0 || d < first) {
 			first = d
 		}
 	}

@@ -3,6 +3,7 @@ package aggregator
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/loadmonitor/loadmonitor/load"
 )
@@ -29,12 +30,14 @@ func (a *Aggregator) SetWorkers(workers []load.Worker) {
 		}
 		if w == nil {
 			a.handles++
-			w = &worker{spec: spec, handle: a.handles, described: true}
+			w = &worker{spec: spec, handle: a.handles, window: a.windowOf(spec.Transport), described: true}
+			w.dialRanksLocked()
 			reordered = true
 			a.markDirtyLocked(w)
 		} else if !w.spec.Equal(spec) {
 			w.described = w.described || describedDiffers(w.spec, spec)
 			w.spec = spec
+			w.dialRanksLocked()
 			a.markDirtyLocked(w)
 		}
 		kept[spec.ID] = w
@@ -59,6 +62,13 @@ func (a *Aggregator) SetWorkers(workers []load.Worker) {
 		a.reordered = true
 		a.wakeUp()
 	}
+}
+
+func (a *Aggregator) windowOf(t load.Transport) time.Duration {
+	if t == load.TransportZMQ {
+		return a.options.ZMQWindow
+	}
+	return a.options.Window
 }
 
 // SetNote lets a worker show registration's trouble with its engine while it is not fresh; "" clears it. An unknown id
@@ -92,5 +102,10 @@ func (a *Aggregator) removeLocked(w *worker) {
 		w.stream.End(load.ErrWorkerRemoved)
 		w.stream = nil
 	}
+	for st := range w.sockets {
+		delete(a.streams, st)
+		st.End(load.ErrWorkerRemoved)
+	}
+	clear(w.sockets)
 	a.removed = append(a.removed, w)
 }

@@ -83,6 +83,8 @@ var (
 	ErrSequenceRange = refusal("sequence_range", "sequence must be 1 to 2^63-1")
 	// ErrSequenceJump: more than 2^32 above the last accepted one (rule SEQ1).
 	ErrSequenceJump = refusal("sequence_jump", "sequence jumped by more than 2^32")
+	// ErrPublisherConflict: two publishers share one socket, and another one is kept (rule SEQ2).
+	ErrPublisherConflict = refusal("publisher_conflict", "another publisher feeds this rank: give each rank a publisher of its own")
 	// ErrStatus: the status is unspecified or unknown.
 	ErrStatus = refusal("status", "status must be healthy, stale or unreachable")
 	// ErrNoRanks: a report that is not unreachable carries no rank.

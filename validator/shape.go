@@ -43,11 +43,8 @@ func Shape(r *load.Report, l Limits) error {
 	ascending := true
 	for i := range r.Ranks {
 		rank := &r.Ranks[i]
-		if rank.DPRank < 0 || rank.DPRank > l.MaxDPRank {
-			return fmt.Errorf("dp_rank %d, want 0 to %d: %w", rank.DPRank, l.MaxDPRank, load.ErrRankRange)
-		}
-		if err := values(rank); err != nil {
-			return fmt.Errorf("rank %d %w", rank.DPRank, err)
+		if err := RankShape(rank, l); err != nil {
+			return err
 		}
 		ascending = ascending && (i == 0 || r.Ranks[i-1].DPRank < rank.DPRank)
 	}
@@ -57,7 +54,18 @@ func Shape(r *load.Report, l Limits) error {
 	return distinct(r.Ranks)
 }
 
-// values checks one rank. Negative shares are not refused: they mean unknown (see Normalise).
+// RankShape reports whether one rank can be taken: its number in range and its values finite and not negative.
+func RankShape(rank *load.RankLoad, l Limits) error {
+	if rank.DPRank < 0 || rank.DPRank > l.MaxDPRank {
+		return fmt.Errorf("dp_rank %d, want 0 to %d: %w", rank.DPRank, l.MaxDPRank, load.ErrRankRange)
+	}
+	if err := values(rank); err != nil {
+		return fmt.Errorf("rank %d %w", rank.DPRank, err)
+	}
+	return nil
+}
+
+// values checks the signals of one rank. Negative shares are not refused: they mean unknown (see Normalise).
 func values(rank *load.RankLoad) error {
 	for s := range load.NumIntSignals {
 		if v, ok := rank.Int(s); ok && v < 0 {

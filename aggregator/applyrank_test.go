@@ -1,0 +1,154 @@
+package aggregator
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+func zmq(n, ranks int) load.Worker {
+	return w(n, func(x *load.Worker) { x.Transport, x.ExpectedRanks = load.TransportZMQ, ranks })
+}
+
+func socket() *load.Stream { return load.NewStream(load.TransportZMQ) }
+
+func message(n int, rankNo int32, seq int64, edit ...func(*load.RankLoad)) *load.RankReport {
+	return &load.RankReport{WorkerID: fmt.Sprintf("w%d", n), Sequence: seq, Load: rank(rankNo, edit...)}
+}
+
+func (f *fleet) applyRank(st *load.Stream, r *load.RankReport) {
+	f.t.Helper()
+	if err := f.ApplyRank(st, r); err != nil {
+		f.t.Fatalf("ApplyRank: %v", err)
+	}
+}
+
+// Cases B1 and C5: each socket has its own sequence; what is missing shows why and carries no sum.
+func TestApplyRank_EachSocketIsOneRank(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{zmq(5, 2)})
+		e := f.want("w5", load.Missing)
+		if len(e.Ranks) != 2 || e.Ranks[1].Freshness != load.Missing || e.Window != DefaultZMQWindow {
+			t.Fatalf("ranks %+v, window %v", e.Ranks, e.Window)
+		}
+		f.SetRankNote("w5", 1, "connection refused")
+		st0, st1 := socket(), socket()
+		f.applyRank(st0, message(5, 0, 1000))
+		e = f.want("w5", load.Incomplete)
+		if _, ok := e.Aggregate.Int(load.SumRunningReqs); ok || e.Aggregate.RankCount != 1 || e.Ranks[1].Reason != "never reported; connection refused" {
+			t.Errorf("aggregate %+v, rank 1: %q", e.Aggregate, e.Ranks[1].Reason)
+		}
+		f.applyRank(st1, message(5, 1, 3, running(2)))
+		f.applyRank(st1, message(5, 1, 4, running(7)))
+		refused(t, f.ApplyRank(st1, message(5, 1, 4, running(9))), load.ErrSequenceOld)
+		e = f.want("w5", load.Fresh)
+		if v, _ := e.Aggregate.Int(load.SumRunningReqs); v != 8 {
+			t.Errorf("running = %d, want 1 + 7", v)
+		}
+	})
+}
+
+// Case C5, one rank silent: the others stay, the worker is not fresh.
+func TestApplyRank_ASilentRankGoesStaleAlone(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{zmq(5, 2)})
+		st0, st1 := socket(), socket()
+		f.applyRank(st1, message(5, 1, 0))
+		for seq := range int64(12) {
+			f.applyRank(st0, message(5, 0, seq))
+			time.Sleep(time.Second)
+		}
+		e := f.want("w5", load.Stale)
+		if e.Ranks[0].Freshness != load.Fresh || e.Ranks[1].Freshness != load.Stale {
+			t.Errorf("ranks %s and %s", e.Ranks[0].Freshness, e.Ranks[1].Freshness)
+		}
+		if age := f.Now() - e.RankReceived(0); age > 1_200_000 {
+			t.Errorf("rank 0 shows an age of %d µs although it repeats itself each second", age)
+		}
+		f.applyRank(st1, message(5, 1, 1))
+		f.want("w5", load.Fresh)
+	})
+}
+
+// A restart of the engine restarts each of its publishers; it counts once.
+func TestApplyRank_AnEngineRestartCountsOnce(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{zmq(5, 2)})
+		for life := range int64(2) {
+			for r := range int32(2) {
+				st := socket()
+				for seq := range int64(3) {
+					f.applyRank(st, message(5, r, seq, running(10*life)))
+				}
+				f.Release(st)
+			}
+		}
+		if e := f.want("w5", load.Fresh); e.Restarts != 1 || intOf(t, e, 1, load.NumRunningReqs) != 10 {
+			t.Errorf("%d restarts, running %d", e.Restarts, intOf(t, e, 1, load.NumRunningReqs))
+		}
+	})
+}
+
+// Case E4: a smaller dp_size takes ranks away in one version; what their sockets still deliver is refused.
+func TestApplyRank_FewerRanksVanishTogether(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{zmq(5, 8)})
+		var streams []*load.Stream
+		for r := range int32(8) {
+			streams = append(streams, socket())
+			f.applyRank(streams[r], message(5, r, 1))
+		}
+		f.want("w5", load.Fresh)
+		f.SetWorkers([]load.Worker{zmq(5, 2)})
+		if e := f.want("w5", load.Fresh); len(e.Ranks) != 2 {
+			t.Errorf("%d ranks, want 2", len(e.Ranks))
+		}
+		refused(t, f.ApplyRank(streams[5], message(5, 5, 2)), load.ErrRankRange)
+		f.SetWorkers(nil)
+		f.settle()
+		refused(t, f.ApplyRank(streams[0], message(5, 0, 2)), load.ErrWorkerRemoved)
+		refused(t, f.ApplyRank(socket(), message(5, 0, 2)), load.ErrUnknownWorker)
+	})
+}
+
+// Case E6: the worker has one transport, and one publisher for each rank.
+func TestApplyRank_TwoPublishersDoNotFlicker(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{zmq(5, 1), w(6)})
+		refused(t, f.Apply(push(), report(5, "srcA", 1, rank(0))), load.ErrWrongTransport)
+		refused(t, f.ApplyRank(socket(), message(6, 0, 1)), load.ErrWrongTransport)
+		st := socket()
+		switches, last := 0, int64(0)
+		for i := range int64(100) {
+			_ = f.ApplyRank(st, message(5, 0, 1000+i, running(2)))
+			_ = f.ApplyRank(st, message(5, 0, 5+i, running(60)))
+			if v := intOf(t, f.worker("w5"), 0, load.NumRunningReqs); v != last {
+				switches, last = switches+1, v
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if e := f.worker("w5"); switches > 2 || e.Anomalies&load.SourceConflict == 0 {
+			t.Errorf("%d switches, anomalies %v", switches, e.Anomalies.Names())
+		}
+	})
+}
+
+// Rule FR5: in LoadStat arrays an unknown capacity leaves the rank fresh.
+func TestApplyRank_OptionalCapacity(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{zmq(5, 1)})
+		st := socket()
+		r := message(5, 0, 1, setInt(load.MaxTotalNumTokens, 0))
+		f.applyRank(st, r)
+		f.want("w5", load.Stale)
+		r = message(5, 0, 2, setInt(load.MaxTotalNumTokens, 0))
+		r.CapacityOptional = true
+		f.applyRank(st, r)
+		e := f.want("w5", load.Fresh)
+		if _, ok := e.Aggregate.Int(load.FreeTokens); ok {
+			t.Error("free tokens of an unknown capacity are known")
+		}
+	})
+}
