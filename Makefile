@@ -1,0 +1,80 @@
+# Everything that is done with this project is a target here; CI runs the same ones.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := all
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+REVISION ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+LDFLAGS  := -X main.version=$(VERSION) -X main.revision=$(REVISION)
+BIN      := bin/loadmonitor
+
+# The demo's size and length; 0 means until it is interrupted.
+WORKERS  ?= 8
+RANKS    ?= 4
+DURATION ?= 0
+
+# What buf compares the contracts with.
+AGAINST ?= .git\#branch=main
+
+BUF := tools/buf/node_modules/.bin/buf
+
+.PHONY: all
+all: build lint test ## build, lint and test
+
+.PHONY: help
+help: ## show this
+	@awk -F':.*## ' '/^[a-zA-Z_-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## install what the build needs and is missing (libzmq, a C compiler)
+	@tools/deps
+
+.PHONY: build
+build: deps ## build bin/loadmonitor
+	go build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/loadmonitor
+
+.PHONY: demo
+demo: build ## run a monitor and a simulated fleet (WORKERS, RANKS, DURATION=20s)
+	$(BIN) demo --workers $(WORKERS) --ranks $(RANKS) --duration $(DURATION)
+
+.PHONY: test
+test: deps ## run the tests
+	go test ./...
+
+.PHONY: race
+race: deps ## run the tests under the race detector
+	go test -race ./...
+
+.PHONY: cases
+cases: deps ## run the long and heavy cases that make test leaves out
+	go test -tags cases -timeout 30m ./...
+
+.PHONY: interop
+interop: build ## run stock Python peers against the binary
+	@tools/deps python3-grpcio python3-grpc-tools
+	go test -tags interop -count=1 ./internal/interop
+
+.PHONY: lint
+lint: deps ## vet, staticcheck, gofmt, and buf lint where npm is there
+	go vet ./...
+	go tool -modfile=tools/staticcheck/go.mod staticcheck ./...
+	@unformatted=$$(git ls-files '*.go' | grep -v '^gen/' | xargs gofmt -l); \
+	  if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory proto-lint; else echo "npm is missing: contracts not linted"; fi
+
+$(BUF): tools/buf/package-lock.json
+	npm ci --prefix tools/buf --no-audit --no-fund --silent
+	@touch $@
+
+.PHONY: proto-lint
+proto-lint: $(BUF) ## lint the contracts and compare them with AGAINST for breaking changes
+	$(BUF) lint
+	$(BUF) breaking --against '$(AGAINST)'
+
+.PHONY: gen
+gen: $(BUF) ## generate gen/ from proto/
+	$(BUF) generate
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin
