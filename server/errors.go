@@ -62,6 +62,9 @@ var streamCodes = map[error]codes.Code{
 	load.ErrDuplicateRank: stays,
 	load.ErrNegative:      stays,
 	load.ErrNotFinite:     stays,
+
+	// Never meets a pushed report: sockets have publishers.
+	load.ErrPublisherConflict: stays,
 }
 
 // ending is a reason to end a stream that only this package knows.

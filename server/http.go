@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -31,8 +33,8 @@ type RESTHandler interface {
 // have their own (see bounded requests below).
 func newHTTP(o *Options, ready *readiness, gateway, metrics http.Handler) *http.Server {
 	mux := http.NewServeMux()
-	mux.Handle("/healthz", getOnly(func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") }))
-	mux.Handle("/readyz", getOnly(func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("/healthz", allow(readOnly, func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") }))
+	mux.Handle("/readyz", allow(readOnly, func(w http.ResponseWriter, _ *http.Request) {
 		p, _ := ready.phase()
 		if p != serving {
 			plain(w, http.StatusServiceUnavailable, "not ready: "+p.String())
@@ -40,9 +42,9 @@ func newHTTP(o *Options, ready *readiness, gateway, metrics http.Handler) *http.
 		}
 		plain(w, http.StatusOK, p.String())
 	}))
-	mux.Handle("/metrics", getOnly(metrics.ServeHTTP))
-	mux.Handle("/v1/load_monitor/workers", gateway)
-	mux.Handle("/v1/load_monitor/workers/{id}", gateway)
+	mux.Handle("/metrics", allow(readOnly, metrics.ServeHTTP))
+	mux.Handle("/v1/load_monitor/workers", allow("GET, HEAD, POST", gateway.ServeHTTP))
+	mux.Handle("/v1/load_monitor/workers/{id}", allow("DELETE", gateway.ServeHTTP))
 	if o.REST != nil {
 		for _, p := range RESTPaths {
 			mux.Handle(p, o.REST)
@@ -100,12 +102,15 @@ func sameOrigin(h http.Handler) http.Handler {
 	return p.Handler(h)
 }
 
-// getOnly lets GET and HEAD through.
-func getOnly(h http.HandlerFunc) http.Handler {
+const readOnly = "GET, HEAD"
+
+// allow lets the methods of a list through.
+func allow(methods string, h http.HandlerFunc) http.Handler {
+	list := strings.Split(methods, ", ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
-			refuse(w, http.StatusMethodNotAllowed, codes.Unimplemented, "method is not allowed here: want GET or HEAD")
+		if !slices.Contains(list, r.Method) {
+			w.Header().Set("Allow", methods)
+			refuse(w, http.StatusMethodNotAllowed, codes.Unimplemented, "method is not allowed here: want one of "+methods)
 			return
 		}
 		h(w, r)

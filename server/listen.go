@@ -11,6 +11,17 @@ import (
 // insecureFlag is the flag behind Options.AllowInsecure, for the remedy in errors.
 const insecureFlag = "--allow-insecure-listen"
 
+// ListenGRPC opens the listener for Options.GRPCListener before there is a Server: for whoever must know the address
+// first. addr and allowInsecure are as in Options.
+func ListenGRPC(ctx context.Context, addr string, allowInsecure bool) (net.Listener, error) {
+	return listen(ctx, "gRPC", addr, DefaultGRPCAddr, allowInsecure)
+}
+
+// ListenHTTP opens the listener for Options.HTTPListener; see ListenGRPC.
+func ListenHTTP(ctx context.Context, addr string, allowInsecure bool) (net.Listener, error) {
+	return listen(ctx, "HTTP", addr, DefaultHTTPAddr, allowInsecure)
+}
+
 // listen opens a TCP listener. addr is host:port, [v6]:port, host, v6 or :port; what is missing comes from def, and an
 // empty host means every address. Anything but loopback is refused unless insecure is set (rule LIFE5).
 func listen(ctx context.Context, name, addr, def string, insecure bool) (net.Listener, error) {

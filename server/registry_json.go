@@ -98,7 +98,7 @@ func (registryJSON) Unmarshal(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&in); err != nil {
-		return fmt.Errorf("worker: %w", err)
+		return fmt.Errorf("worker: %v", err)
 	}
 	role, ok := load.ParseRole(in.Role)
 	if !ok {
@@ -134,7 +134,7 @@ func (j registryJSON) NewEncoder(w io.Writer) runtime.Encoder {
 }
 
 // strictObject refuses what encoding/json would let pass: null for a value, a field that comes twice or is spelled with
-// other letter case, text behind the object.
+// other letter case, text behind the object. Its errors wrap none, because the gateway takes io.EOF for "no body".
 func strictObject(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -144,7 +144,7 @@ func strictObject(data []byte) error {
 	for dec.More() {
 		t, err := dec.Token()
 		if err != nil {
-			return fmt.Errorf("body is not valid JSON: %w", err)
+			return fmt.Errorf("body is not valid JSON: %v", err)
 		}
 		name := t.(string) // inside an object, before a value
 		if name != strings.ToLower(name) || seen[name] {
@@ -153,14 +153,14 @@ func strictObject(data []byte) error {
 		seen[name] = true
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
-			return fmt.Errorf("body is not valid JSON: %w", err)
+			return fmt.Errorf("body is not valid JSON: %v", err)
 		}
 		if string(value) == "null" {
 			return fmt.Errorf("%s is null: leave the field out", bounded(name, 64))
 		}
 	}
 	if _, err := dec.Token(); err != nil {
-		return fmt.Errorf("body is not valid JSON: %w", err)
+		return fmt.Errorf("body is not valid JSON: %v", err)
 	}
 	if _, err := dec.Token(); err != io.EOF {
 		return errors.New("body continues behind the JSON object")

@@ -71,8 +71,8 @@ func (s *reports) Report(stream grpc.ClientStreamingServer[modelgatewaypb.LoadRe
 	st := load.NewStream(load.TransportPush)
 	read := make(chan error, 1)
 	s.readers.Go(func() {
-		defer s.open.Add(-1)
 		defer s.ingest.Release(st)
+		defer s.open.Add(-1)
 		read <- s.read(st, stream)
 	})
 	select {

@@ -1,0 +1,72 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+func TestStreamCodes_EveryRefusalIsDecided(t *testing.T) {
+	for _, r := range load.Refusals() {
+		if _, ok := streamCodes[r]; !ok {
+			t.Errorf("%s (%v) has no code: decide it in errors.go", r.Label, r)
+		}
+	}
+	for reason, code := range streamCodes {
+		if _, label := reasonOf(reason); label == "other" {
+			t.Errorf("%v has no label", reason)
+		}
+		if code == codes.OK && !errors.As(reason, new(*load.Refusal)) {
+			t.Errorf("%v would end a stream with OK", reason)
+		}
+	}
+}
+
+// WIRE section 1: how the engine goes on depends on the code.
+func TestStreamStatus_SaysWhatTheEngineMustDo(t *testing.T) {
+	cases := map[error]codes.Code{
+		load.ErrUnknownWorker:    codes.InvalidArgument,
+		load.ErrOriginConflict:   codes.InvalidArgument,
+		load.ErrRoleMismatch:     codes.InvalidArgument,
+		load.ErrIdentityChanged:  codes.InvalidArgument,
+		load.ErrRetiredSource:    codes.InvalidArgument,
+		load.ErrSourceSuperseded: codes.Aborted,
+		load.ErrStreamSuperseded: codes.Aborted,
+		load.ErrWorkerRemoved:    codes.NotFound,
+		load.ErrNotReady:         codes.Unavailable,
+		load.ErrShuttingDown:     codes.Unavailable,
+		load.ErrTooManyStreams:   codes.ResourceExhausted,
+		errors.New("unforeseen"): codes.Internal,
+	}
+	for reason, want := range cases {
+		err := fmt.Errorf("worker w1: %w", reason)
+		st := status.Convert(streamStatus(err))
+		if st.Code() != want || !strings.Contains(st.Message(), reason.Error()) {
+			t.Errorf("%v ends a stream with %v: %s; want %v with the reason", reason, st.Code(), st.Message(), want)
+		}
+	}
+}
+
+func TestEndsStream_ValuesDoNot(t *testing.T) {
+	for _, r := range []error{
+		load.ErrSequenceOld, load.ErrSequenceRange, load.ErrSequenceJump, load.ErrStatus, load.ErrNoRanks, load.ErrTooManyRanks,
+		load.ErrRankRange, load.ErrDuplicateRank, load.ErrNegative, load.ErrNotFinite,
+	} {
+		if endsStream(fmt.Errorf("rank 3: %w", r)) {
+			t.Errorf("%v ends the stream", r)
+		}
+	}
+}
+
+func TestStatusText_IsBounded(t *testing.T) {
+	st := status.Convert(streamStatus(fmt.Errorf("%s: %w", strings.Repeat("é", 5000), load.ErrUnknownWorker)))
+	if len(st.Message()) > maxStatusBytes {
+		t.Errorf("message has %d bytes", len(st.Message()))
+	}
+}
