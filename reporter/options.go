@@ -50,6 +50,10 @@ type Options struct {
 	// DialOptions are added to those of the reporter, for TLS or a dialer of one's own. The default is plain h2c.
 	DialOptions []grpc.DialOption
 
+	// Sending is called with the sequence of each report just before it is handed to the transport, from the goroutine that
+	// sends it. It must not block. nil: nobody is told.
+	Sending func(sequence uint64)
+
 	// Logger gets one line per episode of trouble with a target. nil discards.
 	Logger *slog.Logger
 }

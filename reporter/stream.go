@@ -98,7 +98,11 @@ func (t *target) report(ctx context.Context, stream sender, over <-chan struct{}
 			reg = t.registration()
 			due = reg.anchor.Add(reg.interval)
 		case <-timer.C:
-			if err := stream.Send(t.r.newReport(t.worker)); err == io.EOF {
+			report := t.r.newReport(t.worker)
+			if t.r.opts.Sending != nil {
+				t.r.opts.Sending(report.GetSequenceId())
+			}
+			if err := stream.Send(report); err == io.EOF {
 				// The stream is over; the receive knows why.
 				<-over
 				return nil

@@ -149,7 +149,14 @@ func (e *engine) obey(ctx context.Context, a Action) error {
 // boot begins a process life on an open port.
 func (e *engine) boot(ctx context.Context, l net.Listener, now time.Time) error {
 	newest, open := &latest{}, &conns{}
-	rep, err := reporter.New(reporter.Options{
+	var rep *reporter.Reporter
+	var err error
+	var sending func(uint64)
+	if e.opts.Sending != nil {
+		sending = func(sequence uint64) { e.opts.Sending(rep.SourceInstance(), sequence) }
+	}
+	rep, err = reporter.New(reporter.Options{
+		Sending:     sending,
 		Sample:      newest.append,
 		Role:        e.role,
 		Model:       e.opts.Model,

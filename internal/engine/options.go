@@ -61,6 +61,10 @@ type Options struct {
 	// ControlAddr is the host:port of the control API (see control.go). It asks for no credentials. Empty: none.
 	ControlAddr string
 
+	// Sending is called for each report just before an engine sends it, from any goroutine. It must not block. nil: nobody
+	// is told.
+	Sending func(sourceInstance string, sequence uint64)
+
 	// Logger gets what happens to engines. nil discards.
 	Logger *slog.Logger
 }

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Case K6 and rule FR7: a value that cannot be meant ends the start, named with its key.
+func TestServe_RefusesImpossibleSettings(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		file string
+		env  map[string]string
+		args []string
+		want []string // all of these stand in the error
+	}{
+		{"duration without a unit", "stale-after: 3\n", nil, nil, []string{"stale-after", `"3"`, "missing unit", ".yaml:1"}},
+		{"duration with an unknown unit", "stale-after: 3seconds\n", nil, nil, []string{"stale-after", "3seconds"}},
+		{"misspelt key", "stale-afer: 3s\n", nil, nil, []string{`unknown key "stale-afer"`, `did you mean "stale-after"?`}},
+		{"negative duration", "stale-after: -3s\n", nil, nil, []string{"stale-after", "-3s"}},
+		{"duration of 0", "stale-after: 0s\n", nil, nil, []string{"stale-after", "0s"}},
+		{"empty value", "stale-after:\n", nil, nil, []string{"stale-after", "empty"}},
+		{"key twice", "lease: 15s\nlease: 16s\n", nil, nil, []string{"lease"}},
+		{"not a mapping", "- a\n", nil, nil, []string{"want a mapping"}},
+		{"list where one value is wanted", "lease: {a: 1}\n", nil, nil, []string{"lease", "single value"}},
+		{"window below three intervals (C3)", "", nil, []string{"--stale-after", "2s"}, []string{"stale-after is 2s", "report-interval is 1s"}},
+		{"interval of a third of the lease", "", nil, []string{"--lease", "3s"}, []string{"report-interval is 1s", "lease is 3s"}},
+		{"unknown flag", "", nil, []string{"--nonsense"}, []string{"nonsense"}},
+		{"environment", "", map[string]string{"LOADMONITOR_LEASE": "soon"}, nil, []string{"LOADMONITOR_LEASE", "soon"}},
+		{"number out of range", "", nil, []string{"--max-ranks", "0"}, []string{"max-ranks is 0", "want 1 to"}},
+		{"wildcard advertised", "", nil, []string{"--advertise-ip", "0.0.0.0"}, []string{"advertise-ip is 0.0.0.0"}},
+		{"log level", "", nil, []string{"--log-level", "loud"}, []string{"log-level", "loud"}},
+		{"open listener (LIFE5)", "", nil, []string{"--grpc-listen", "0.0.0.0:0"}, []string{"grpc-listen", "0.0.0.0", "--allow-insecure-listen"}},
+		{"two workers with one address", "", nil, []string{"--worker", "http://w1.pool:30000/", "--worker", "W1.POOL:30000"}, []string{"w1.pool:30000"}},
+		{"unknown key of a worker", "workers:\n- url: http://w1:1\n  modle: m\n", nil, nil, []string{`"modle"`, "models"}},
+		{"worker without a port", "workers:\n- url: http://w1:0\n", nil, nil, []string{"http://w1:0", "port"}},
+		{"missing file", "", nil, []string{"--workers-file", "nowhere.yaml"}, []string{"nowhere.yaml"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := append([]string{"serve", "--http-listen", "127.0.0.1:0"}, c.args...)
+			if !strings.Contains(c.name, "LIFE5") {
+				args = append(args, "--grpc-listen", "127.0.0.1:0")
+			}
+			if c.file != "" {
+				args = append(args, "--config", write(t, "config.yaml", c.file))
+			}
+			_, stderr, code := invoke(t, c.env, "", args...)
+			if code != 1 {
+				t.Errorf("exit code %d, want 1", code)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(stderr, want) {
+					t.Errorf("error does not say %q:\n%s", want, stderr)
+				}
+			}
+		})
+	}
+}
+
+func TestServe_CommandLineBeforeEnvironmentBeforeFile(t *testing.T) {
+	file := write(t, "config.yaml", "lease: 20s\nstale-after: 4s\nreport-interval: 900ms\nmax-ranks: 8\n")
+	env := map[string]string{"LOADMONITOR_LEASE": "30s", "LOADMONITOR_STALE_AFTER": "5s"}
+	out, stderr, code := invoke(t, env, "", "serve", "--print-config", "--config", file, "--lease", "40s")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	for _, want := range []string{"lease: 40s\n", "stale-after: 5s\n", "report-interval: 900ms\n", "max-ranks: 8\n", "heartbeat: 1s\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("printed configuration lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+func TestServe_PrintedConfigurationReadsBackAsItself(t *testing.T) {
+	workers := write(t, "workers.yaml", "- url: http://w1:30000\n  id: one\n  role: decode\n  models: [m1, m2]\n  zone: no\n  expected_ranks: 4\n  token_file: /run/token\n")
+	args := []string{"serve", "--print-config", "--worker", "http://w2:30000", "--workers-file", workers, "--stale-after", "4s"}
+	first, stderr, code := invoke(t, nil, "", args...)
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	second, stderr, code := invoke(t, nil, "", "serve", "--print-config", "--config", write(t, "config.yaml", first))
+	if code != 0 || first != second {
+		t.Errorf("exit code %d %s; first:\n%s\nsecond:\n%s", code, stderr, first, second)
+	}
+	for _, want := range []string{"one", "decode", "m2", "/run/token", "http://w2:30000"} {
+		if !strings.Contains(first, want) {
+			t.Errorf("printed configuration lacks %q:\n%s", want, first)
+		}
+	}
+}
+
+func TestServe_WorkersFromStandardInput(t *testing.T) {
+	out, stderr, code := invoke(t, nil, "http://w1:30000\nhttp://w2:30000\n", "serve", "--print-config", "--workers-file", "-")
+	if code != 0 || !strings.Contains(out, "http://w1:30000") || !strings.Contains(out, "http://w2:30000") {
+		t.Errorf("exit code %d %s:\n%s", code, stderr, out)
+	}
+}
+
+func TestVersion_PrintsOneLine(t *testing.T) {
+	out, _, code := invoke(t, nil, "", "version")
+	if code != 0 || !strings.HasPrefix(out, "loadmonitor ") || strings.Count(out, "\n") != 1 {
+		t.Errorf("exit code %d, output %q", code, out)
+	}
+}

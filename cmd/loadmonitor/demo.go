@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+
+	"github.com/loadmonitor/loadmonitor/client"
+	"github.com/loadmonitor/loadmonitor/internal/engine"
+	"github.com/loadmonitor/loadmonitor/registration"
+)
+
+func (p *program) newDemo() *cobra.Command {
+	var flags fleetFlags
+	s := &settings{}
+	var duration time.Duration
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run a monitor and a simulated fleet in one process",
+		Long: `Run a monitor and a simulated fleet in one process, connected by real sockets, with a router's watcher beside them. It
+shows a live table on a terminal and a line a second otherwise, and says at the end what was accepted, refused and published,
+and how long reports took from an engine's send to the watcher's view.`,
+		Args: cobra.NoArgs,
+	}
+	flags.register(cmd.Flags(), 8, 4)
+	s.register(cmd.Flags())
+	for _, hidden := range []string{"worker", "workers-file"} {
+		_ = cmd.Flags().MarkHidden(hidden)
+	}
+	cmd.Flags().DurationVar(&duration, "duration", 0, "end after this time; 0: run until interrupted")
+	_ = cmd.Flags().Set("log-level", "warn")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := s.check(); err != nil {
+			return err
+		}
+		log, err := s.logger(cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		d := &demo{out: cmd.OutOrStdout(), settings: s, delays: newDelays(), log: log}
+		return d.run(cmd.Context(), &flags, duration)
+	}
+	return cmd
+}
+
+// demo is a monitor, a fleet and a watcher in one process.
+type demo struct {
+	out      io.Writer
+	settings *settings
+	log      *slog.Logger
+	delays   *delays
+
+	monitor *monitor
+	fleet   *engine.Fleet
+	watcher *client.Client
+	start   time.Time
+}
+
+func (d *demo) run(ctx context.Context, flags *fleetFlags, duration time.Duration) error {
+	options, err := flags.options(d.log)
+	if err != nil {
+		return err
+	}
+	options.Sending = d.delays.onSend
+	options.Logger = nil // what the engines see of the monitor's end is not news here
+	if d.fleet, err = engine.NewFleet(options); err != nil {
+		return err
+	}
+	engines, stopEngines := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopEngines()
+	enginesDone := make(chan error, 1)
+	go func() { enginesDone <- d.fleet.Run(engines) }()
+	select {
+	case err := <-enginesDone:
+		return err
+	case <-d.fleet.Ready():
+	}
+
+	err = d.serve(ctx, options, duration)
+	stopEngines()
+	if ferr := <-enginesDone; err == nil {
+		err = ferr
+	}
+	return err
+}
+
+// serve runs the monitor and the watcher until ctx or the duration ends.
+func (d *demo) serve(ctx context.Context, options engine.Options, duration time.Duration) (err error) {
+	var specs []registration.Spec
+	for i, url := range d.fleet.URLs() {
+		specs = append(specs, registration.Spec{URL: url, Role: options.Roles[i%len(options.Roles)], ExpectedRanks: options.Ranks})
+	}
+	if d.monitor, err = newMonitor(ctx, d.settings, specs, d.log); err != nil {
+		return err
+	}
+	d.watcher, err = client.New(d.monitor.grpcAddr.String(), client.Options{})
+	if err != nil {
+		d.monitor.close()
+		return err
+	}
+	d.start = time.Now()
+	fmt.Fprintf(d.out, "monitor: gRPC %s, HTTP http://%s\n", d.monitor.grpcAddr, d.monitor.httpAddr)
+	fmt.Fprintf(d.out, "look:    curl -s http://%s/v1/load_monitor/snapshot\n", d.monitor.httpAddr)
+	fmt.Fprintf(d.out, "         loadmonitor watch --grpc %s\n", d.monitor.grpcAddr)
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, running := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.monitor.run(running) })
+	watching, stopWatching := context.WithCancel(running)
+	defer stopWatching()
+	g.Go(func() error { return d.watcher.Run(watching) })
+	g.Go(func() error { d.measure(watching); return nil })
+	g.Go(func() error {
+		defer cancel()
+		d.show(running, duration)
+		d.summary()
+		return nil
+	})
+	return g.Wait()
+}
+
+// measure hands every view to the delay measurement.
+func (d *demo) measure(ctx context.Context) {
+	for {
+		v := d.watcher.View()
+		d.delays.onView(v)
+		select {
+		case <-v.Changed():
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// show draws the table on a terminal, or writes a line a second, until the time is over.
+func (d *demo) show(ctx context.Context, duration time.Duration) {
+	var end <-chan time.Time
+	if duration > 0 {
+		end = time.After(duration)
+	}
+	height := 0
+	if f, ok := d.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		if _, h, err := term.GetSize(int(f.Fd())); err == nil {
+			height = h
+		}
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-end:
+			return
+		case <-tick.C:
+			if height > 0 {
+				d.table(height)
+			} else {
+				fmt.Fprintln(d.out, d.progress())
+			}
+		}
+	}
+}
+
+func (d *demo) progress() string {
+	v := d.watcher.View()
+	n, p := d.delays.percentiles(0.5, 0.99)
+	return fmt.Sprintf("%4.0fs  %s; version %d; %.0f reports accepted; delay p50 %s p99 %s of %d",
+		time.Since(d.start).Seconds(), summaryLine(v.Summary), v.Version, metric(d.monitor.aggregator.Metrics(), "reports_accepted_total"),
+		ms(p[0]), ms(p[1]), n)
+}
+
+// table redraws the screen: what fits of the workers, under the line of progress.
+func (d *demo) table(height int) {
+	var b strings.Builder
+	b.WriteString("\x1b[H\x1b[2J")
+	fmt.Fprintf(&b, "http://%s/v1/load_monitor/snapshot  (ctrl-c ends)\n%s\n\n", d.monitor.httpAddr, d.progress())
+	now := time.Now()
+	var rows []row
+	v := d.watcher.View()
+	for w := range v.All() {
+		if len(rows) == max(1, height-6) {
+			break
+		}
+		rows = append(rows, viewRow(w, now))
+	}
+	_ = writeTable(&b, rows)
+	if hidden := v.Len() - len(rows); hidden > 0 {
+		fmt.Fprintf(&b, "and %d more\n", hidden)
+	}
+	_, _ = io.WriteString(d.out, b.String())
+}
+
+// summary says what happened.
+func (d *demo) summary() {
+	families := d.monitor.aggregator.Metrics()
+	v := d.watcher.View()
+	fmt.Fprintf(d.out, "\nfleet                %s\n", summaryLine(v.Summary))
+	fmt.Fprintf(d.out, "reports accepted     %.0f\n", metric(families, "reports_accepted_total"))
+	refused := refusals(families)
+	if len(refused) == 0 {
+		fmt.Fprintf(d.out, "reports refused      0\n")
+	}
+	for _, reason := range slices.Sorted(maps.Keys(refused)) {
+		fmt.Fprintf(d.out, "reports refused      %d  %s\n", refused[reason], reason)
+	}
+	fmt.Fprintf(d.out, "versions published   %.0f\n", metric(families, "versions_published_total"))
+	n, p := d.delays.percentiles(0.5, 0.99)
+	if n == 0 {
+		fmt.Fprintf(d.out, "send to view         not measured: no report reached the watcher\n")
+		return
+	}
+	fmt.Fprintf(d.out, "send to view         p50 %s, p99 %s over %d changed reports\n", ms(p[0]), ms(p[1]), n)
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.2fms", float64(d.Microseconds())/1000) }

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The life of a fleet, scaled: kill -9 and SIGSTOP make workers stale within the window, which a waiting watch learns
+// unprompted; a new start and SIGCONT make them fresh again, with a restart counted for the first and none for the other.
+func TestFleet_KilledAndStoppedEnginesGoStaleAndComeBack(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const n = 3
+	ports := portRange(t, 2*n)
+	killed, urls := simulate(t, n, 2, ports, "1")
+	stopped, more := simulate(t, n, 2, ports+n, "2")
+	list := write(t, "workers", strings.Join(append(urls, more...), "\n")+"\n")
+	m := serve(t, append(fast, "--workers-file", list)...)
+	m.until(ctx, "not all fresh", allFresh(2*n))
+
+	watch := start(t, "watch", "--grpc", m.grpc, "-o", "json")
+	events := make(chan change, 1024)
+	go func() {
+		defer close(events)
+		for watch.stdout.Scan() {
+			var c change
+			if json.Unmarshal(watch.stdout.Bytes(), &c) == nil {
+				events <- c
+			}
+		}
+	}()
+	// await reads the watch until every worker of the list was last seen with the freshness.
+	state := map[string]change{}
+	await := func(list []string, freshness string, restarts uint32) {
+		t.Helper()
+		for {
+			there := 0
+			for _, url := range list {
+				if c := state[strings.TrimPrefix(url, "http://")]; c.Freshness == freshness && *c.Restarts == restarts && *c.RankCount == 2 {
+					there++
+				}
+			}
+			if there == len(list) {
+				return
+			}
+			select {
+			case c, ok := <-events:
+				if !ok {
+					t.Fatal("watch ended")
+				}
+				if c.Event == "worker" {
+					state[c.WorkerID] = c
+				}
+			case <-ctx.Done():
+				t.Fatalf("waiting for %s with %d restarts: %v", freshness, restarts, state)
+			}
+		}
+	}
+	await(append(urls, more...), "fresh", 0)
+
+	if err := killed.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	await(urls, "stale", 0)
+	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	await(more, "stale", 0)
+	<-killed.exited
+
+	simulate(t, n, 2, ports, "1")
+	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	await(urls, "fresh", 1)
+	await(more, "fresh", 0)
+}
+
+// Case M5: not ready before the first discovery pass; dead workers do not hold readiness back and are listed.
+func TestServe_ReadyWithDeadWorkers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, urls := simulate(t, 17, 1, portRange(t, 17), "1")
+	for _, addr := range freePorts(t, 3) {
+		urls = append(urls, "http://"+addr)
+	}
+	m := serve(t, append(fast, "--workers-file", write(t, "workers", strings.Join(urls, "\n")+"\n"))...)
+	for {
+		status, body := m.get(ctx, "/readyz")
+		_, snapshot := m.get(ctx, "/v1/load_monitor/snapshot")
+		var s snapshotJSON
+		if err := json.Unmarshal(snapshot, &s); err != nil {
+			t.Fatal(err)
+		}
+		if status == http.StatusOK {
+			if s.Summary.State != "ready" || s.Summary.Workers != 20 {
+				t.Errorf("ready with state %s and %d workers", s.Summary.State, s.Summary.Workers)
+			}
+			break
+		}
+		if status != http.StatusServiceUnavailable || len(body) == 0 {
+			t.Errorf("readyz answers %d %q", status, body)
+		}
+		m.pause(ctx, "not ready")
+	}
+	m.until(ctx, "17 fresh and 3 missing", func(s snapshotJSON) bool { return s.Summary.Fresh == 17 && s.Summary.Missing == 3 })
+}
+
+// Rule LIFE1 and case M1: SIGTERM ends everything in order although streams are open.
+func TestServe_EndsInOrder(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, urls := simulate(t, 4, 1, portRange(t, 4), "1")
+	m := serve(t, append(fast, "--workers-file", write(t, "workers", strings.Join(urls, "\n")+"\n"))...)
+	m.until(ctx, "not all fresh", allFresh(4))
+	watch := start(t, "watch", "--grpc", m.grpc, "-o", "json")
+	for !strings.Contains(watch.line(), `"event":"worker"`) {
+	}
+	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := m.wait(20 * time.Second); code != 0 {
+		t.Errorf("exit code %d\n%s", code, m.stderr)
+	}
+	for { // the watcher hears a reason and goes on waiting for the monitor
+		var c change
+		if err := json.Unmarshal([]byte(watch.line()), &c); err != nil {
+			t.Fatal(err)
+		}
+		if c.Event == "link" && c.Link != "up" {
+			break
+		}
+	}
+}
+
+// The pipeline of simulate's help: the list of workers ends, although the fleet goes on.
+func TestSimulate_PrintsURLsAndClosesStandardOutput(t *testing.T) {
+	p, urls := simulate(t, 3, 1, portRange(t, 3), "1")
+	if p.stdout.Scan() {
+		t.Errorf("more than the URLs on standard output: %q", p.stdout.Text())
+	}
+	for _, url := range urls {
+		resp, err := http.Get(url + "/server_info")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s/server_info answers %s", url, resp.Status)
+		}
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.wait(10 * time.Second); code != 0 {
+		t.Errorf("exit code %d\n%s", code, p.stderr)
+	}
+}
+
+func TestDemo_SaysWhatHappened(t *testing.T) {
+	out, stderr, code := invoke(t, nil, "", append([]string{
+		"demo", "--workers", "3", "--ranks", "2", "--duration", "2s", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+	}, fast...)...)
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	for _, want := range []string{"3 workers: 3 fresh", "reports accepted", "reports refused", "versions published", "p50", "p99", "curl -s http://127.0.0.1:"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("output lacks %q:\n%s", want, out)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+func (p *program) newServe() *cobra.Command {
+	s := &settings{}
+	var file string
+	var printConfig bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the monitor",
+		Long: `Run the monitor until it is told to end (SIGTERM or SIGINT; a second one ends it at once).
+
+Each flag may also be set in the environment (--stale-after is LOADMONITOR_STALE_AFTER) or in a YAML file (stale-after:
+3s); the command line wins over the environment, and the environment over the file. The file may also hold the list
+"workers", with the keys id, url, role, models, zone, expected_ranks and token_file for each.`,
+		Example: `  loadmonitor serve --worker http://10.0.0.1:30000 --worker http://10.0.0.2:30000
+  loadmonitor simulate --workers 8 | loadmonitor serve --workers-file -`,
+		Args: cobra.NoArgs,
+	}
+	s.register(cmd.Flags())
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with the settings")
+	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the settings in force as such a file, and end")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := s.load(cmd.Flags(), file, p.lookupEnv); err != nil {
+			return err
+		}
+		if err := s.check(); err != nil {
+			return err
+		}
+		specs, err := s.allSpecs(cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		if printConfig {
+			return s.print(cmd.Flags(), specs, cmd.OutOrStdout())
+		}
+		log, err := s.logger(cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		m, err := newMonitor(cmd.Context(), s, specs, log)
+		if err != nil {
+			return err
+		}
+		log.Info("serving", "grpc", m.grpcAddr, "http", m.httpAddr, "workers", len(specs))
+		err = m.run(cmd.Context())
+		log.Info("ended", "versions", m.aggregator.Current().Snapshot.Version)
+		return err
+	}
+	return cmd
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/loadmonitor/loadmonitor/server"
+)
+
+func (p *program) newSnapshot() *cobra.Command {
+	var addr, output string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "snapshot",
+		Short: "Print the newest snapshot of a running monitor",
+		Args:  cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&addr, "http", server.DefaultHTTPAddr, "HTTP address of the monitor")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for the answer")
+	outputFlag(cmd, &output)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkOutput(output); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+		defer cancel()
+		body, err := fetchSnapshot(ctx, addr)
+		if err != nil {
+			return err
+		}
+		if output == "json" {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", strings.TrimSpace(string(body)))
+			return err
+		}
+		return printSnapshot(cmd.OutOrStdout(), body)
+	}
+	return cmd
+}
+
+func outputFlag(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "table", "table or json")
+}
+
+func checkOutput(output string) error {
+	if output != "table" && output != "json" {
+		return fmt.Errorf("output is %q: want table or json", output)
+	}
+	return nil
+}
+
+func fetchSnapshot(ctx context.Context, addr string) ([]byte, error) {
+	if !strings.Contains(addr, "://") {
+		addr = "http://" + addr
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(addr, "/")+"/v1/load_monitor/snapshot", nil)
+	if err != nil {
+		return nil, fmt.Errorf("http is %q: %w", addr, err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no monitor answers, is --http right?: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read the snapshot: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answered %s: %.200s", req.URL, resp.Status, body)
+	}
+	return body, nil
+}
+
+// snapshotJSON is what the table needs of the REST snapshot.
+type snapshotJSON struct {
+	Epoch      string
+	Version    uint64
+	CapturedAt string `json:"captured_at"`
+	Summary    struct {
+		State                                                   string
+		Workers, Fresh, Stale, Missing, Incomplete, Unreachable int
+	}
+	Workers []struct {
+		WorkerID      string `json:"worker_id"`
+		Mode          string
+		Zone          *string
+		Freshness     string
+		Reason        *string
+		ReceivedAgeMs *int64 `json:"received_age_ms"`
+		ExpectedRanks *int   `json:"expected_ranks"`
+		Aggregate     struct {
+			RankCount          int      `json:"rank_count"`
+			NumRunningReqs     *int64   `json:"num_running_reqs"`
+			NumWaitingReqs     *int64   `json:"num_waiting_reqs"`
+			WeightedTokenUsage *float64 `json:"weighted_token_usage"`
+			GenThroughput      *float64 `json:"gen_throughput"`
+		}
+	}
+}
+
+func printSnapshot(w io.Writer, body []byte) error {
+	var s snapshotJSON
+	if err := json.Unmarshal(body, &s); err != nil {
+		return fmt.Errorf("the answer is not a snapshot: %w", err)
+	}
+	fmt.Fprintf(w, "epoch %s version %d at %s, %s: %d of %d workers fresh\n",
+		s.Epoch, s.Version, s.CapturedAt, s.Summary.State, s.Summary.Fresh, s.Summary.Workers)
+	var rows []row
+	for _, x := range s.Workers {
+		r := row{
+			worker: x.WorkerID, role: x.Mode, zone: text(x.Zone), freshness: x.Freshness, reason: text(x.Reason),
+			running: unknown, waiting: unknown, usage: unknown, throughput: unknown,
+		}
+		expected := 0
+		if x.ExpectedRanks != nil {
+			expected = *x.ExpectedRanks
+		}
+		r.ranks = ranksCell(x.Aggregate.RankCount, expected)
+		if x.ReceivedAgeMs != nil {
+			r.age = ageCell(time.Duration(*x.ReceivedAgeMs) * time.Millisecond)
+		}
+		if v := x.Aggregate.NumRunningReqs; v != nil {
+			r.running = strconv.FormatInt(*v, 10)
+		}
+		if v := x.Aggregate.NumWaitingReqs; v != nil {
+			r.waiting = strconv.FormatInt(*v, 10)
+		}
+		if v := x.Aggregate.WeightedTokenUsage; v != nil {
+			r.usage = fmt.Sprintf("%.0f%%", 100**v)
+		}
+		if v := x.Aggregate.GenThroughput; v != nil {
+			r.throughput = fmt.Sprintf("%.0f", *v)
+		}
+		rows = append(rows, r)
+	}
+	return writeTable(w, rows)
+}
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
