@@ -1,0 +1,94 @@
+package watch
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+// maxCachedBytes bounds the frames that one snapshot keeps. Watchers with the same view and base are at the same few
+// bases; when thousands have views of their own, what does not fit is encoded for the one who asks.
+const maxCachedBytes = 64 << 20
+
+// bundle is one encoded update, or a heartbeat: what goes out to every watcher with the same view and base. It never
+// changes.
+type bundle struct {
+	frames []*shared
+	empty  bool // nothing but the version moved, so it can wait for the next heartbeat
+	size   int  // bytes that it adds to what its snapshot keeps
+}
+
+func newBundle(frames [][]byte, empty bool) *bundle {
+	b := &bundle{frames: share(frames), empty: empty}
+	for _, f := range frames {
+		b.size += len(f)
+	}
+	return b
+}
+
+// memo is what this package keeps on a snapshot: the bundles made from it so far.
+type memo struct {
+	mu      sync.Mutex
+	bundles map[bundleKey]*bundleCell // guarded by mu
+
+	bytes atomic.Int64 // taken by bundles
+}
+
+// bundleKey names the bytes of a bundle: with the snapshot it says everything that they depend on.
+type bundleKey struct {
+	view      string
+	base      uint64
+	heartbeat bool
+}
+
+// bundleCell is made under the lock and filled outside it, by one of those who want it while the others wait.
+type bundleCell struct {
+	once sync.Once
+	b    *bundle
+}
+
+func newMemo() any { return &memo{bundles: make(map[bundleKey]*bundleCell)} }
+
+// updateFrames returns the frames that bring a reader of the view from base, which baseOf returned, to the snapshot.
+func (s *Service) updateFrames(snap *load.Snapshot, base uint64, v *view) *bundle {
+	return s.bundle(snap, bundleKey{view: v.name, base: base}, func() *bundle {
+		u := delta(snap, base, v)
+		if base != 0 && v.fullOnly {
+			return &bundle{frames: s.updateFrames(snap, 0, v).frames, empty: u.empty()}
+		}
+		frames := encodeUpdate(snap, &u, v, v.summary(snap), s.heartbeatMs, s.maxFrameBytes)
+		s.counters.framesEncoded.Add(uint64(len(frames)))
+		return newBundle(frames, u.empty())
+	})
+}
+
+// heartbeatFrames returns the frame for a reader that holds the version and learns nothing new.
+func (s *Service) heartbeatFrames(snap *load.Snapshot, held uint64, v *view) *bundle {
+	return s.bundle(snap, bundleKey{view: v.name, base: held, heartbeat: true}, func() *bundle {
+		s.counters.framesEncoded.Add(1)
+		return newBundle([][]byte{encodeHeartbeat(snap.Epoch, held, v, s.heartbeatMs)}, true)
+	})
+}
+
+func (s *Service) bundle(snap *load.Snapshot, key bundleKey, build func() *bundle) *bundle {
+	m := snap.Memo.Get(newMemo).(*memo)
+	m.mu.Lock()
+	cell := m.bundles[key]
+	switch {
+	case cell != nil:
+		s.counters.cacheHits.Add(1)
+	case m.bytes.Load() < maxCachedBytes:
+		cell = &bundleCell{}
+		m.bundles[key] = cell
+	}
+	m.mu.Unlock()
+	if cell == nil {
+		return build()
+	}
+	cell.once.Do(func() {
+		cell.b = build()
+		m.bytes.Add(int64(cell.b.size))
+	})
+	return cell.b
+}
