@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,7 +97,7 @@ func BenchmarkByID(b *testing.B) {
 		ids := make([]string, n)
 		bare := make(map[string]*Status, n)
 		for i := range ids {
-			ids[i] = v.table.at(i * 61 % n).status.ID
+			ids[i] = strings.Clone(v.table.at(i * 61 % n).status.ID) // a router has its own copies
 		}
 		for w := range v.All() {
 			bare[w.ID] = w.Status

@@ -26,7 +26,7 @@ type Client struct {
 	target      string
 	dialOptions []grpc.DialOption
 	request     *loadmonitorpb.WatchRequest // never sent itself
-	linkTimeout time.Duration               // 0: three heartbeats
+	linkTimeout time.Duration               // or three heartbeats
 	log         *slog.Logger
 	wake        chan struct{} // one slot; makes keepTime look at its deadlines again
 	running     atomic.Bool

@@ -653,7 +653,7 @@ func TestClient_LinkTimeout(t *testing.T) {
 		{"three heartbeats", 0, time.Second, 3 * time.Second},
 		{"as told", 0, 200 * time.Millisecond, 600 * time.Millisecond},
 		{"as asked", 5 * time.Second, time.Second, 5 * time.Second},
-		{"never under two heartbeats", 100 * time.Millisecond, time.Second, 2 * time.Second},
+		{"never under three heartbeats", 100 * time.Millisecond, time.Second, 3 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &Client{linkTimeout: tc.option, heartbeat: tc.heartbeat}

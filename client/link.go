@@ -18,13 +18,8 @@ const (
 
 var errNoFrame = errors.New("the stream was open, but no frame came")
 
-// timeoutLocked returns how long the monitor may be silent. Less than two heartbeats would make every link silent.
-func (c *Client) timeoutLocked() time.Duration {
-	if c.linkTimeout == 0 {
-		return 3 * c.heartbeat
-	}
-	return max(c.linkTimeout, 2*c.heartbeat)
-}
+// timeoutLocked returns how long the monitor may be silent.
+func (c *Client) timeoutLocked() time.Duration { return max(c.linkTimeout, 3*c.heartbeat) }
 
 // downErrLocked says why the link is down.
 func (c *Client) downErrLocked() error {

@@ -28,7 +28,8 @@ type Options struct {
 	FullOnly bool
 
 	// LinkTimeout is how long the monitor may be silent before its word ceases to count and the view ages by the client's
-	// own clock. 0: three of the heartbeats that the monitor announces. It is never taken as less than two of them.
+	// own clock. 0: three of the heartbeats that the monitor announces. Less than these has no effect, because the watch
+	// contract calls it normal.
 	LinkTimeout time.Duration
 
 	// DialOptions are applied after the client's own, so they can replace them: transport credentials (none by default),

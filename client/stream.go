@@ -86,9 +86,12 @@ func connect(ctx context.Context, conn *grpc.ClientConn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf("no connection within %v", connectTimeout))
 	defer cancel()
 	conn.Connect()
-	for {
+	for left := false; ; {
 		s := conn.GetState()
-		if s == connectivity.Ready || s == connectivity.TransientFailure {
+		switch {
+		case s == connectivity.Connecting:
+			left = true
+		case s != connectivity.Idle || left: // idle again: it was connected for a moment
 			return nil
 		}
 		if !conn.WaitForStateChange(ctx, s) {
