@@ -76,6 +76,17 @@ func TestStream_RenewalMovesNextReportToOneIntervalFromNow(t *testing.T) {
 	})
 }
 
+// wide is a sampler whose reports, of about 60 KB, soon fill the window of a stream that nobody reads.
+func wide(dst []load.RankLoad) ([]load.RankLoad, error) {
+	for i := range 2000 {
+		r := load.RankLoad{DPRank: int32(i)}
+		r.SetInt(load.MaxTotalNumTokens, 1<<40)
+		r.SetFloat(load.GenThroughput, 0.1)
+		dst = append(dst, r)
+	}
+	return dst, nil
+}
+
 // A monitor that does not read blocks the send; what was due meanwhile is not sent later.
 func TestStream_MissedPeriodsAreSkippedNotReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -86,16 +97,6 @@ func TestStream_MissedPeriodsAreSkippedNotReplayed(t *testing.T) {
 			return m.drain(stream)
 		}
 		m.start(t)
-		// 2,000 ranks are about 60 KB: one report fills the window of a stream that nobody reads.
-		wide := func(dst []load.RankLoad) ([]load.RankLoad, error) {
-			for i := range 2000 {
-				r := load.RankLoad{DPRank: int32(i)}
-				r.SetInt(load.MaxTotalNumTokens, 1<<40)
-				r.SetFloat(load.GenThroughput, 0.1)
-				dst = append(dst, r)
-			}
-			return dst, nil
-		}
 		r := run(t, Options{Sample: wide, DialOptions: []grpc.DialOption{m.dial()}})
 		start := time.Now()
 		mustStart(t, r, request())
@@ -169,6 +170,33 @@ func TestStream_EndOfLeaseCancelsTheCall(t *testing.T) {
 		}
 		if lease := mustStart(t, r, request()); lease.Renewed {
 			t.Error("a registration after the lease counts as a renewal")
+		}
+	})
+}
+
+func TestStream_EndOfLeaseFreesASendThatIsBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &monitor{}
+		cancelled := make(chan time.Time, 1)
+		m.serve = func(stream reportStream) error {
+			<-stream.Context().Done()
+			cancelled <- time.Now()
+			return nil
+		}
+		m.start(t)
+		r := run(t, Options{Sample: wide, DialOptions: []grpc.DialOption{m.dial()}})
+		start := time.Now()
+		mustStart(t, r, request())
+		after(14 * time.Second)
+		if s := r.Stats(); s.Sent > 5 {
+			t.Fatalf("%d reports were sent to a monitor that reads nothing", s.Sent)
+		}
+		if at := (<-cancelled).Sub(start); at != 15*time.Second {
+			t.Errorf("cancelled after %v, want 15s", at)
+		}
+		synctest.Wait()
+		if s := r.Stats(); len(s.Targets) != 0 {
+			t.Errorf("targets %+v are left", s.Targets)
 		}
 	})
 }
@@ -514,24 +542,27 @@ func (c *freezingConn) Close() error {
 
 // Stopping does not wait for a peer that takes nothing, nor for a dial that does not end.
 func TestRun_StopIsBounded(t *testing.T) {
+	unread := func(stream reportStream) error { <-stream.Context().Done(); return nil }
 	for _, tc := range []struct {
-		name string
-		dial func(m *monitor) grpc.DialOption
+		name  string
+		serve func(reportStream) error
+		dial  func(m *monitor) grpc.DialOption
 	}{
-		{"streaming", (*monitor).dial},
-		{"dialling a black hole", func(*monitor) grpc.DialOption {
+		{"streaming", nil, (*monitor).dial},
+		{"a monitor that reads nothing", unread, (*monitor).dial},
+		{"dialling a black hole", nil, func(*monitor) grpc.DialOption {
 			return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() })
 		}},
-		{"a server that never speaks", func(*monitor) grpc.DialOption {
+		{"a server that never speaks", nil, func(*monitor) grpc.DialOption {
 			silent := bufconn.Listen(1 << 10)
 			return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return silent.DialContext(ctx) })
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := &monitor{}
+				m := &monitor{serve: tc.serve}
 				m.start(t)
-				r, err := New(Options{Sample: idle, DialOptions: []grpc.DialOption{tc.dial(m)}})
+				r, err := New(Options{Sample: wide, DialOptions: []grpc.DialOption{tc.dial(m)}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -540,7 +571,7 @@ func TestRun_StopIsBounded(t *testing.T) {
 				go func() { done <- r.Run(ctx) }()
 				synctest.Wait()
 				mustStart(t, r, request())
-				time.Sleep(1500 * time.Millisecond)
+				after(4500 * time.Millisecond)
 				cancel()
 				at := time.Now()
 				if err := <-done; err != nil {
