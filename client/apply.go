@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"slices"
 
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
 )
@@ -55,6 +56,8 @@ func (f *frames) take(r *loadmonitorpb.WatchResponse) (outcome, error) {
 		len(u.marks)+len(r.GetRefreshed()) > maxWorkers {
 		return outcome{}, broken("an update is about more than %d workers", maxWorkers)
 	}
+	u.changed = slices.Grow(u.changed, len(r.GetChanged()))
+	u.marks = slices.Grow(u.marks, len(r.GetRefreshed()))
 	for _, w := range r.GetChanged() {
 		if w.GetId() == "" {
 			return outcome{}, broken("worker with handle %d has no id", w.GetHandle())

@@ -230,6 +230,31 @@ func TestClient_SilentLinkAgesByItsOwnClock(t *testing.T) { // C1, WATCH 7
 	})
 }
 
+// Ageing wakes waiters no more often than a living monitor would.
+func TestClient_AgeingIsPaced(t *testing.T) { // SNAP4
+	synctest.Test(t, func(t *testing.T) {
+		const n = 500
+		c, _ := serve(t, Options{}, func(s *session) error {
+			ws := make(workers, n)
+			for i := range ws {
+				ws[i] = with(aWorker(uint32(i+1), 1, s.us()+uint64(i)*1000), func(w *loadmonitorpb.Worker) { w.SetFreshnessWindowMs(3100) })
+			}
+			if err := s.send(full(5, ws...)); err != nil {
+				return err
+			}
+			return s.hang()
+		}, (*session).hang)
+		views, start := 0, time.Now()
+		wait(t, c, time.Minute, func(v *View) bool {
+			views++
+			return v.Version > 0 && v.Summary.Fresh == 0
+		})
+		if took := time.Since(start); took < 3599*time.Millisecond || took > 3605*time.Millisecond || views > n/5+5 {
+			t.Errorf("%d views until all were stale, after %v: want at most %d, after 3.6s", views, took, n/5+5)
+		}
+	})
+}
+
 func TestClient_MonitorsWordCountsAgainAfterSilence(t *testing.T) { // WATCH 7
 	synctest.Test(t, func(t *testing.T) {
 		c, m := serve(t, Options{},
