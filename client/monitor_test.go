@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
@@ -99,6 +101,8 @@ func (s *session) hang() error {
 }
 
 const forever = 1 << 30
+
+var errGone = status.Error(codes.Unavailable, "shutting down")
 
 // serve starts a monitor and a client of it inside a bubble and ends both with the test. The client runs when serve
 // returns; nothing has happened yet.
