@@ -143,6 +143,30 @@ func TestStartReporting_TargetIsFreeAfterTheLease(t *testing.T) {
 	})
 }
 
+// The lease's timer may fire beside a renewal, and the task of an old lease may end beside a new one.
+func TestExpire_LateTimerAndLateEndingChangeNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &monitor{}
+		m.start(t)
+		r := run(t, Options{Sample: idle, DialOptions: []grpc.DialOption{m.dial()}})
+		mustStart(t, r, request())
+		old := r.targets[target1]
+		after(5 * time.Second)
+		old.expire() // as if it had waited for the lock while the renewal held it
+		after(5 * time.Second)
+		if s := r.Stats(); len(s.Targets) != 1 || s.Targets[0].Sent != 11 {
+			t.Errorf("stats %+v after a late timer", s)
+		}
+		after(5 * time.Second)
+		mustStart(t, r, request()) // a new lease
+		r.remove(old)
+		after(time.Second)
+		if s := r.Stats(); len(s.Targets) != 1 || s.Targets[0].Sent != 2 {
+			t.Errorf("stats %+v after a late ending", s)
+		}
+	})
+}
+
 // countingHandler counts log lines by level.
 type countingHandler struct {
 	slog.Handler
@@ -210,42 +234,4 @@ func TestStats_ListTargetsInOrder(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestBackoff_DelaysStayWithinBoundsAndGrow(t *testing.T) {
-	for range 1000 {
-		var b backoff
-		var sum time.Duration
-		tries := 1
-		for sum < 30*time.Second {
-			d := b.next()
-			if d < backoffMin || d > backoffMax {
-				t.Fatalf("delay %v, want %v to %v", d, backoffMin, backoffMax)
-			}
-			sum += d
-			if sum < 30*time.Second {
-				tries++
-			}
-		}
-		if tries > 10 {
-			t.Fatalf("%d tries in 30 s, want at most 10", tries)
-		}
-		b.reset()
-		if d := b.next(); d > time.Second {
-			t.Fatalf("first delay after a reset is %v", d)
-		}
-	}
-}
-
-func TestBounded_CutsBetweenCharactersAndIsAlwaysUTF8(t *testing.T) {
-	for _, tc := range []struct{ in, want string }{
-		{"abc", "abc"},
-		{"abcdef", "abcd"},
-		{"abcé", "abc"},       // 5 bytes: é does not fit whole
-		{"a\xffb", "a\uFFFD"}, // the replacement has three bytes
-	} {
-		if got := bounded(tc.in, 4); got != tc.want {
-			t.Errorf("bounded(%q) = %q, want %q", tc.in, got, tc.want)
-		}
-	}
 }

@@ -154,8 +154,7 @@ func (f *Fleet) drive(ctx context.Context, begun time.Time) {
 		case <-ticker.C:
 		}
 		due := int64(time.Since(begun) / step)
-		done = max(done, due-slots)
-		for ; done < due; done++ {
+		for done = resumeAt(done, due, slots); done < due; done++ {
 			for i := int(done % slots); i < len(f.engines); i += int(slots) {
 				now := time.Now()
 				f.engines[i].cycle(now, now.Sub(begun))
@@ -163,3 +162,7 @@ func (f *Fleet) drive(ctx context.Context, begun time.Time) {
 		}
 	}
 }
+
+// resumeAt returns the first slot to work off when done slots are behind and due slots should be: no engine is collected
+// twice to make up for lost time.
+func resumeAt(done, due, slots int64) int64 { return max(done, due-slots) }

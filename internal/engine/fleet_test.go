@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,109 +11,13 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	modelgatewaypb "github.com/loadmonitor/loadmonitor/gen/model_gateway/loadmonitor/v1"
 	"github.com/loadmonitor/loadmonitor/load"
 )
-
-// monitor speaks the push contract on a real socket and passes on what it hears.
-type monitor struct {
-	modelgatewaypb.UnimplementedLoadMonitorServiceServer
-	addr   *net.TCPAddr
-	heard  chan *modelgatewaypb.LoadReport
-	closed chan ending
-	quit   chan struct{}
-}
-
-// ending is how the stream of a worker ended.
-type ending struct {
-	worker string
-	err    error
-}
-
-func (m *monitor) Report(stream grpc.ClientStreamingServer[modelgatewaypb.LoadReport, emptypb.Empty]) error {
-	worker := ""
-	for {
-		report, err := stream.Recv()
-		if err != nil {
-			select {
-			case m.closed <- ending{worker, err}:
-			case <-m.quit:
-			}
-			return err
-		}
-		worker = report.Worker.WorkerAddr
-		select {
-		case m.heard <- report:
-		case <-m.quit:
-			return status.Error(codes.Unavailable, "the test is over")
-		}
-	}
-}
-
-func startMonitor(t *testing.T) *monitor {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &monitor{
-		addr:   l.Addr().(*net.TCPAddr),
-		heard:  make(chan *modelgatewaypb.LoadReport),
-		closed: make(chan ending, 64),
-		quit:   make(chan struct{}),
-	}
-	server := grpc.NewServer()
-	modelgatewaypb.RegisterLoadMonitorServiceServer(server, m)
-	var serving sync.WaitGroup
-	serving.Go(func() { server.Serve(l) })
-	t.Cleanup(func() { close(m.quit); server.Stop(); serving.Wait() })
-	return m
-}
-
-// await returns the first report that the condition accepts.
-func (m *monitor) await(t *testing.T, what string, accept func(*modelgatewaypb.LoadReport) bool) *modelgatewaypb.LoadReport {
-	t.Helper()
-	tooLong := time.After(30 * time.Second)
-	for {
-		select {
-		case r := <-m.heard:
-			if accept(r) {
-				return r
-			}
-		case <-tooLong:
-			t.Fatalf("no report: %s", what)
-		}
-	}
-}
-
-// register asks an engine for a report each 50 ms.
-func (m *monitor) register(t *testing.T, url string) {
-	t.Helper()
-	body := fmt.Sprintf(`{"ip": %q, "port": %d, "report_interval_ms": 50, "lease_ttl_ms": 60000}`, m.addr.IP, m.addr.Port)
-	for { // 503 until the reporter of a new process runs
-		res, err := http.Post(url+"/v1/start_reporting", "application/json", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, _ := io.ReadAll(res.Body)
-		res.Body.Close()
-		if res.StatusCode == http.StatusOK {
-			return
-		}
-		if res.StatusCode != http.StatusServiceUnavailable {
-			t.Fatalf("%s: %d %s", url, res.StatusCode, answer)
-		}
-	}
-}
 
 func startFleet(t *testing.T, opts Options) *Fleet {
 	t.Helper()
@@ -259,6 +164,43 @@ func TestFleet_CrashResetsEverythingAndRestartIsANewSource(t *testing.T) {
 	}
 }
 
+// A crash says nothing: an open connection is reset, not closed.
+func TestFleet_CrashResetsIdleConnections(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, Options{Workers: 1})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(f.URLs()[0], "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	reader := bufio.NewReader(conn)
+	fmt.Fprintf(conn, "GET /health HTTP/1.1\r\nHost: engine\r\n\r\n")
+	res, err := http.ReadResponse(reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if err := f.Do(t.Context(), Command{Action: Crash, Worker: "0"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("read after the crash: %v, want a reset", err)
+	}
+}
+
+func TestResumeAt_SkipsMissedCycles(t *testing.T) {
+	for _, tc := range []struct{ done, due, slots, want int64 }{
+		{0, 0, 20, 0},
+		{10, 11, 20, 10},
+		{10, 30, 20, 10},    // a whole cycle behind: each engine once
+		{10, 1000, 20, 980}, // asleep: each engine once
+	} {
+		if got := resumeAt(tc.done, tc.due, tc.slots); got != tc.want {
+			t.Errorf("resumeAt(%d, %d, %d) = %d, want %d", tc.done, tc.due, tc.slots, got, tc.want)
+		}
+	}
+}
+
 func TestFleet_HungEngineAndSilentRankTurnStaleWhileHTTPAnswers(t *testing.T) {
 	t.Parallel()
 	m := startMonitor(t)
@@ -311,101 +253,6 @@ func TestFleet_HungEngineAndSilentRankTurnStaleWhileHTTPAnswers(t *testing.T) {
 		}
 		return len(healthy) == 2
 	})
-}
-
-func TestFleet_ServesWhatARealEngineServes(t *testing.T) {
-	t.Parallel()
-	f := startFleet(t, Options{Workers: 3, Ranks: 2, Model: "m1", Roles: allRoles})
-	for i, mode := range []string{"null", "prefill", "decode"} {
-		url := f.URLs()[i]
-		var info map[string]any
-		if code := get(t, url+"/server_info", &info); code != http.StatusOK {
-			t.Fatalf("server_info: %d", code)
-		}
-		for key, want := range map[string]any{"dp_size": 2.0, "served_model_name": "m1", "model_path": "/models/m1", "disaggregation_mode": mode} {
-			if info[key] != want {
-				t.Errorf("%s is %v, want %v", key, info[key], want)
-			}
-		}
-		for _, key := range []string{"kv_events", "load_reporter_port"} {
-			if _, there := info[key]; there {
-				t.Errorf("%s is advertised, and nothing listens there", key)
-			}
-		}
-		var page map[string]any
-		if code := get(t, url+"/v1/loads?include=core", &page); code != http.StatusOK {
-			t.Fatalf("loads: %d", code)
-		}
-		rows := page["loads"].([]any)
-		if len(rows) != 2 {
-			t.Fatalf("%d rows", len(rows))
-		}
-		for n, row := range rows {
-			row := row.(map[string]any)
-			for _, key := range []string{
-				"dp_rank", "timestamp", "num_running_reqs", "num_waiting_reqs", "num_waiting_uncached_tokens", "num_used_tokens", "num_total_tokens",
-				"max_total_num_tokens", "max_running_requests", "token_usage", "gen_throughput", "cache_hit_rate", "utilization",
-			} {
-				if _, there := row[key]; !there {
-					t.Errorf("row %d lacks %s", n, key)
-				}
-			}
-			if row["dp_rank"] != float64(n) || (row["utilization"] == -1.0) != (mode == "prefill") {
-				t.Errorf("row %d: %v", n, row)
-			}
-		}
-		if code := get(t, url+"/v1/loads?include=lora", nil); code != http.StatusBadRequest {
-			t.Errorf("an unknown section: %d", code)
-		}
-	}
-}
-
-func TestFleet_KeysAreAskedFor(t *testing.T) {
-	t.Parallel()
-	f := startFleet(t, Options{Workers: 1, AdminKey: "sentinel-admin", APIKey: "sentinel-api"})
-	for _, tc := range []struct {
-		method, path, token string
-		want                int
-	}{
-		{"GET", "/server_info", "", 401},
-		{"GET", "/server_info", "sentinel-admin", 401},
-		{"GET", "/server_info", "sentinel-api", 200},
-		{"GET", "/v1/loads", "", 401},
-		{"GET", "/v1/loads", "sentinel-api", 200},
-		{"GET", "/health", "", 200},
-		{"POST", "/v1/start_reporting", "sentinel-api", 401},
-		{"POST", "/v1/start_reporting", "sentinel-admin", 422}, // the body is empty
-	} {
-		req, _ := http.NewRequest(tc.method, f.URLs()[0]+tc.path, nil)
-		if tc.token != "" {
-			req.Header.Set("Authorization", "Bearer "+tc.token)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(res.Body)
-		res.Body.Close()
-		if res.StatusCode != tc.want || strings.Contains(string(body), "sentinel") {
-			t.Errorf("%s %s with %q: %d %s, want %d", tc.method, tc.path, tc.token, res.StatusCode, body, tc.want)
-		}
-	}
-}
-
-func TestFleet_StartingEngineSaysSo(t *testing.T) {
-	t.Parallel()
-	f := startFleet(t, Options{Workers: 1, StartingFor: time.Hour})
-	url := f.URLs()[0]
-	if code := get(t, url+"/health", nil); code != http.StatusServiceUnavailable {
-		t.Errorf("health %d, want 503", code)
-	}
-	var page loadsPage
-	if get(t, url+"/v1/loads", &page); len(page.Loads) != DefaultRanks || page.Loads[0].MaxTotalNumTokens != 0 {
-		t.Errorf("loads %+v, want rows without capacity", page)
-	}
-	if s := f.State()[0]; s.Condition != Starting {
-		t.Errorf("state %+v", s)
-	}
 }
 
 func TestFleet_FixedPortsFollowTheWorkersNumber(t *testing.T) {
