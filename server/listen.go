@@ -50,7 +50,11 @@ func splitListen(addr, def string) (host, port string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	if ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(addr, "["), "]")); err == nil {
+	bare := addr
+	if inner, ok := strings.CutPrefix(addr, "["); ok && strings.HasSuffix(inner, "]") {
+		bare = strings.TrimSuffix(inner, "]")
+	}
+	if ip, err := netip.ParseAddr(bare); err == nil {
 		return ip.String(), defPort, nil
 	}
 	if !strings.Contains(addr, ":") {
