@@ -100,7 +100,7 @@ func newMonitor(ctx context.Context, s *settings, specs []registration.Spec, log
 	if err != nil {
 		return nil, err
 	}
-	restHandler, err := rest.New(rest.Options{Source: m.aggregator, StallLimit: s.watchSendTimeout, Logger: log})
+	restHandler, err := rest.New(rest.Options{Source: m.aggregator, StallLimit: s.watchSendTimeout, MaxWatchers: s.maxHTTPWatchers, Logger: log})
 	if err != nil {
 		return nil, err
 	}

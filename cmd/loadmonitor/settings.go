@@ -34,7 +34,7 @@ type settings struct {
 
 	maxWorkers, maxRanks, maxDPRank                          int
 	maxMessageBytes, maxStreamsPerConnection, maxConnections int
-	maxReportStreams, maxWatchers                            int
+	maxReportStreams, maxWatchers, maxHTTPWatchers           int
 
 	logLevel, logFormat string
 }
@@ -67,7 +67,8 @@ func (s *settings) register(fs *pflag.FlagSet) {
 	fs.IntVar(&s.maxStreamsPerConnection, "max-streams-per-connection", 1024, "concurrent gRPC calls on one connection")
 	fs.IntVar(&s.maxConnections, "max-connections", 65536, "connections to each of the two listeners")
 	fs.IntVar(&s.maxReportStreams, "max-report-streams", 32768, "report streams in total")
-	fs.IntVar(&s.maxWatchers, "max-watchers", 4096, "watchers in total")
+	fs.IntVar(&s.maxWatchers, "max-watchers", 4096, "watchers over gRPC in total")
+	fs.IntVar(&s.maxHTTPWatchers, "max-http-watchers", 64, "watchers over HTTP in total")
 
 	fs.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&s.logFormat, "log-format", "text", "text or json")
@@ -103,7 +104,7 @@ func (s *settings) check() error {
 		{"max-workers", s.maxWorkers, 1, 1 << 20}, {"max-ranks", s.maxRanks, 1, 1 << 16}, {"max-dp-rank", s.maxDPRank, 0, 1<<31 - 1},
 		{"max-message-bytes", s.maxMessageBytes, 1024, 64 << 20}, {"max-streams-per-connection", s.maxStreamsPerConnection, 1, 1 << 20},
 		{"max-connections", s.maxConnections, 1, 1 << 20}, {"max-report-streams", s.maxReportStreams, 1, 1 << 20},
-		{"max-watchers", s.maxWatchers, 1, 1 << 20},
+		{"max-watchers", s.maxWatchers, 1, 1 << 20}, {"max-http-watchers", s.maxHTTPWatchers, 1, 1 << 20},
 	} {
 		if n.value < n.least || n.value > n.most {
 			bad(n.key, n.value, fmt.Sprintf("want %d to %d", n.least, n.most))
