@@ -1,0 +1,320 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+const (
+	places    = 6                      // where workers may be registered
+	steps     = 40                     // of one history
+	slack     = 6 * time.Millisecond   // until a change is published: the publish interval and a tick
+	markSlack = 106 * time.Millisecond // until a refresh mark is: the refresh interval as well
+)
+
+// history is one random run of a fleet, a monitor and its watchers, all inside one bubble.
+type history struct {
+	t    *testing.T
+	seed uint64
+	r    *rand.Rand
+
+	network  *network
+	sends    *gates
+	monitor  *monitor
+	engines  [places]*engine
+	ready    bool // SetWorkers was called in this life of the monitor
+	racing   bool // reports and SetWorkers happen at once
+	watchers []*watcher
+	reader   *grpc.ClientConn
+	start    time.Time
+	failed   bool
+
+	mu       sync.Mutex
+	log      []string            // guarded by mu; what happened, for whoever must find out why
+	monitors map[string]*monitor // guarded by mu; every life of the monitor, by epoch
+	tally    tally               // guarded by mu where several engines act at once
+}
+
+// runHistory plays the history of a seed inside a bubble and returns what it did.
+func runHistory(t *testing.T, seed uint64) (did tally) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &history{t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 0)), network: newNetwork(), sends: newGates(), start: time.Now(),
+			monitors: make(map[string]*monitor)}
+		h.play()
+		did = h.tally
+	})
+	return did
+}
+
+func (h *history) play() {
+	h.startMonitor()
+	defer func() {
+		for _, w := range h.watchers {
+			w.stop()
+			h.tally.watched(w)
+		}
+		_ = h.reader.Close()
+		h.monitor.stop()
+		h.network.close()
+	}()
+	reader, err := dial(h.network, "reader")
+	if err != nil {
+		h.failf("%v", err)
+		return
+	}
+	h.reader = reader
+	for i := range h.engines {
+		h.engines[i] = &engine{values: map[int32]load.RankLoad{}, sockets: map[int32]*socket{}}
+		h.engines[i].spec = h.spec(i)
+	}
+	for i := range 3 + h.r.IntN(3) {
+		h.watchers = append(h.watchers, h.newWatcher(i))
+	}
+	h.tally.histories = 1
+	for range h.r.IntN(5) {
+		h.setWorkers()
+	}
+	for range steps {
+		if h.failed {
+			return
+		}
+		h.step()
+	}
+	h.settleDown()
+}
+
+func (h *history) startMonitor() {
+	o := monitorOptions{heartbeat: time.Second, window: 3 * time.Second, sends: h.sends}
+	switch h.r.IntN(3) {
+	case 0:
+		o.maxFrameBytes = 300 + h.r.IntN(2000) // updates and pages are split
+	case 1:
+		o.heartbeat = 300 * time.Millisecond
+	}
+	m, err := startMonitor(h.network, o)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.monitor, h.ready = m, false
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.monitors[m.Current().Snapshot.Epoch] = m
+}
+
+// life returns the monitor of an epoch.
+func (h *history) life(epoch string) *monitor {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.monitors[epoch]
+}
+
+// restart ends the monitor and starts the next life of it: a new epoch that knows nobody.
+func (h *history) restart() {
+	h.notef("the monitor restarts")
+	h.tally.restarts++
+	h.monitor.stop()
+	time.Sleep(h.upTo(2 * time.Second))
+	h.startMonitor()
+	for _, e := range h.engines {
+		e.registered, e.stream, e.older = false, nil, nil
+		clear(e.sockets)
+		e.forget()
+	}
+}
+
+// step is one random event, or several at once.
+func (h *history) step() {
+	h.tally.events++
+	switch p := h.r.IntN(100); {
+	case p < 30:
+		time.Sleep(h.pause())
+	case p < 62:
+		h.report(h.engines[h.r.IntN(places)])
+	case p < 70:
+		h.burst()
+	case p < 80:
+		h.setWorkers()
+	case p < 83:
+		h.setNote()
+	case p < 93:
+		h.disturb(h.watchers[h.r.IntN(len(h.watchers))])
+	case p < 94:
+		if h.r.IntN(4) == 0 {
+			h.restart()
+		}
+	default:
+		h.checkpoint()
+	}
+}
+
+// pause is how long nothing happens: mostly less than the publish interval, sometimes longer than a window.
+func (h *history) pause() time.Duration {
+	switch h.r.IntN(10) {
+	case 0, 1, 2, 3:
+		return h.upTo(5 * time.Millisecond)
+	case 4, 5, 6:
+		return h.upTo(200 * time.Millisecond)
+	case 7, 8:
+		return h.upTo(1200 * time.Millisecond)
+	}
+	return h.upTo(6 * time.Second)
+}
+
+// upTo returns a random duration in whole microseconds, as the monitor counts.
+func (h *history) upTo(d time.Duration) time.Duration {
+	return time.Duration(h.r.Int64N(d.Microseconds())) * time.Microsecond
+}
+
+// notef remembers what happened.
+func (h *history) notef(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.log = append(h.log, fmt.Sprintf("%12v  ", time.Since(h.start))+fmt.Sprintf(format, args...))
+}
+
+// failf fails the test once for a history, with all that happened before.
+func (h *history) failf(format string, args ...any) {
+	if h.failed {
+		return
+	}
+	h.failed = true
+	h.t.Errorf("history %d, after %v: %s\n\nplay it again: go test ./internal/integration -run Histories -seed %d -repeat 100\n\n%s",
+		h.seed, time.Since(h.start), fmt.Sprintf(format, args...), h.seed, strings.Join(h.log, "\n"))
+}
+
+// checkpoint lets everything due now happen, and compares.
+func (h *history) checkpoint() {
+	time.Sleep(slack)
+	synctest.Wait()
+	h.notef("checkpoint")
+	h.tally.checkpoints++
+	all, ok := h.snapshot(nil)
+	if !ok {
+		return
+	}
+	h.checkRules(all)
+	for _, w := range h.watchers {
+		h.check(w, all)
+	}
+}
+
+// snapshot reads the newest snapshot over gRPC.
+func (h *history) snapshot(f *loadmonitorpb.Filter) (*loadmonitorpb.GetSnapshotResponse, bool) {
+	s, err := getSnapshot(context.Background(), loadmonitorpb.NewSnapshotServiceClient(h.reader), f)
+	if err != nil {
+		h.failf("GetSnapshot: %v", err)
+		return nil, false
+	}
+	return s, true
+}
+
+// check compares a watcher's view with GetSnapshot at the view's version.
+func (h *history) check(w *watcher, all *loadmonitorpb.GetSnapshotResponse) {
+	if err := w.trouble(); err != nil {
+		h.failf("watcher %s: %v", w.name, err)
+		return
+	}
+	v := w.client.View()
+	if v.Epoch != all.GetEpoch() || v.Version != all.GetVersion() {
+		return // its own goroutine compares it with the archive
+	}
+	newest, ok := h.snapshot(w.filter())
+	if !ok {
+		return
+	}
+	if want := filtered(all, w.options.Filter); !proto.Equal(newest, want) {
+		h.failf("GetSnapshot with the filter of watcher %s is not the filtered GetSnapshot:\ngot  %v\nwant %v", w.name, newest, want)
+		return
+	}
+	h.tally.exact++
+	if d := compare(v, newest, w.truth(h.monitor)); d != "" {
+		h.failf("watcher %s, version %d:\n%s", w.name, v.Version, d)
+	}
+}
+
+// checkRules compares the newest snapshot with what the rules say about what the engines sent.
+func (h *history) checkRules(all *loadmonitorpb.GetSnapshotResponse) {
+	var d diffs
+	now := time.Now()
+	listed := map[string]*loadmonitorpb.Worker{}
+	for _, w := range all.GetWorkers() {
+		listed[w.GetId()] = w
+	}
+	registered := 0
+	for _, e := range h.engines {
+		if !e.registered {
+			continue
+		}
+		registered++
+		w := listed[e.spec.ID]
+		if w == nil {
+			d.addf("worker %s is registered and not listed", e.spec.ID)
+			continue
+		}
+		window := h.monitor.options.window
+		if e.spec.Transport == load.TransportZMQ {
+			window = 5 * time.Second
+		}
+		e.check(&d, w, now, h.monitor.zero, window, slack, markSlack)
+	}
+	d.equal("number of workers by the rules", len(listed), registered)
+	state := loadmonitorpb.FleetState_FLEET_STATE_WARMING_UP
+	switch {
+	case registered > 0:
+		state = loadmonitorpb.FleetState_FLEET_STATE_READY
+	case h.ready:
+		state = loadmonitorpb.FleetState_FLEET_STATE_NO_WORKERS
+	}
+	d.equal("state by the rules", all.GetSummary().GetState(), state)
+	if len(d) > 0 {
+		h.failf("version %d:\n%s\nsnapshot %v", all.GetVersion(), d.String(), all)
+	}
+}
+
+// settleDown lets every watcher go on and waits until all show the newest version: none misses the final state.
+func (h *history) settleDown() {
+	h.notef("every watcher goes on")
+	for _, w := range h.watchers {
+		h.goOn(w)
+	}
+	caughtUp := func() bool {
+		newest := h.monitor.Current().Snapshot
+		return !slices.ContainsFunc(h.watchers, func(w *watcher) bool {
+			v := w.client.View()
+			return !v.Link.Up || v.Epoch != newest.Epoch || v.Version != newest.Version
+		})
+	}
+	for range 120 {
+		if h.failed {
+			return
+		}
+		if synctest.Wait(); caughtUp() {
+			h.checkpoint()
+			for _, w := range h.watchers {
+				if err := w.unchanged(); err != nil {
+					h.failf("watcher %s: %v", w.name, err)
+				}
+			}
+			return
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	for _, w := range h.watchers {
+		v := w.client.View()
+		h.notef("watcher %s shows version %d, link %+v", w.name, v.Version, v.Link)
+	}
+	h.failf("after a minute without events a watcher does not show the newest version %d", h.monitor.Current().Snapshot.Version)
+}
