@@ -57,18 +57,22 @@ var errMalformed = errors.New("malformed field")
 // wire and a hundred in memory, so they are counted before they are decoded; one more than the bound is enough for the
 // report to be refused. The result is b itself unless something was left out.
 func boundRanks(b []byte, keep int) ([]byte, error) {
+	if len(b) <= 2*keep { // the usual case: too short to hold more
+		return b, nil
+	}
 	var kept []byte // nil while everything is kept
 	ranks := 0
 	for rest := b; len(rest) > 0; {
-		field, _, n := protowire.ConsumeField(rest)
+		field, wire, n := protowire.ConsumeField(rest)
 		if n < 0 {
 			return nil, errMalformed
 		}
-		if field == ranksField {
+		rank := field == ranksField && wire == protowire.BytesType // any other type of this number is an unknown field
+		if rank {
 			ranks++
 		}
 		switch {
-		case field == ranksField && ranks > keep:
+		case rank && ranks > keep:
 			if kept == nil {
 				kept = append(make([]byte, 0, len(b)-len(rest)), b[:len(b)-len(rest)]...)
 			}

@@ -106,7 +106,6 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 	defer timer.Stop()
 
 	in := incoming{maxRanks: s.maxRanks}
-	var report load.Report
 	waiting, troubled := true, false
 	for {
 		if err := stream.RecvMsg(&in); err != nil {
@@ -119,7 +118,7 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 		if err := st.Err(); err != nil {
 			return err
 		}
-		err := s.take(st, &in, &report)
+		err := s.take(st, &in)
 		switch {
 		case err == nil:
 			troubled = false
@@ -128,22 +127,27 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 		case !troubled:
 			troubled = true
 			_, label := reasonOf(err)
-			s.episodes.warn(label, "report refused, the state before it stays", "worker", report.Claim.Address, "error", err)
+			s.episodes.warn(label, "report refused, the state before it stays", "error", err)
 		}
 	}
 }
 
+// scratch holds the plain form of reports while they are applied: streams are many, and few of them apply at one moment.
+var scratch = sync.Pool{New: func() any { return new(load.Report) }}
+
 // take applies one received message.
-func (s *reports) take(st *load.Stream, in *incoming, report *load.Report) error {
+func (s *reports) take(st *load.Stream, in *incoming) error {
 	if in.err != nil {
 		return fmt.Errorf("%w: %v", errUndecodable, in.err)
 	}
-	err := fromProto(&in.msg, report)
+	r := scratch.Get().(*load.Report)
+	defer scratch.Put(r)
+	err := fromProto(&in.msg, r)
 	in.msg.Reset() // what a large message holds is free while the next one is awaited
 	if err != nil {
 		return err
 	}
-	return s.ingest.Apply(st, report)
+	return s.ingest.Apply(st, r)
 }
 
 // recvEnd says what an error of Recv means.
