@@ -49,7 +49,7 @@ func (r *Registry) Register(w load.Worker) (load.Worker, error) {
 }
 
 // admitLocked judges a worker of the API against what other sources have.
-func (r *Registry) admitLocked(t target, replaces bool) error {
+func (r *Registry) admitLocked(t *target, replaces bool) error {
 	owner, taken := r.static.claim(t)
 	for _, set := range r.found {
 		if taken {

@@ -50,7 +50,7 @@ func (r *Registry) discover(ctx context.Context, name string, d Discoverer) {
 // setFound replaces what a discoverer knows. Entries that are not valid are left out, counted, and logged once per
 // episode; it reports whether there are any.
 func (r *Registry) setFound(name string, specs []Spec, wasInvalid bool) (invalid bool) {
-	targets := make([]target, 0, len(specs))
+	targets := make([]*target, 0, len(specs))
 	var first error
 	for i, s := range specs {
 		if s.URL == "" {

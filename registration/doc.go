@@ -19,8 +19,8 @@
 //     its load may be relied on is the aggregator's judgement by the reports that arrive.
 //  3. A removed or changed worker's loop has ended its requests before the next loop of the same id starts. Workers that
 //     a change does not touch keep their lease without a gap.
-//  4. One engine never delays another: every worker has a goroutine of its own, renewals of living leases and everything
-//     else wait for different slots, and every request ends within Options.Timeout.
+//  4. One engine never delays another: every worker has a goroutine of its own, renewals of living leases, first requests
+//     and repeated ones wait for different slots, and every request ends within Options.Timeout.
 //  5. Tokens, and whatever an engine says in its answers beyond the status and two numbers, appear in no log line, note,
 //     error or metric.
 //  6. [Registry.Run] returns after every loop has returned; renewals stop at once. There is no stop call to the engines:

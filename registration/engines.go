@@ -23,6 +23,17 @@ const (
 	maxIdle = 1024
 )
 
+// purpose says what a request is for. Each has slots of its own, so that engines that hang, which fill those for another
+// try, take them neither from renewals of living leases nor from workers that were never asked.
+type purpose uint8
+
+const (
+	firstTry purpose = iota
+	renewal
+	nextTry
+	purposes // how many there are
+)
+
 // engines is the way to all engines: one HTTP client with bounded connections, and the slots that bound how many requests
 // are in flight.
 type engines struct {
@@ -31,14 +42,13 @@ type engines struct {
 	advertise advertise
 	transport *http.Transport
 
-	// Renewals of living leases have slots of their own: engines that hang cannot take them.
-	renewals, others chan struct{}
+	slots [purposes]chan struct{}
 
 	posts [outcomes]atomic.Uint64
 }
 
 func newEngines(o Options) *engines {
-	return &engines{
+	e := &engines{
 		timing: timing{interval: o.ReportInterval, lease: o.Lease, timeout: o.Timeout, slow: o.SlowRetry},
 		advertise: advertise{
 			listen: netip.AddrPortFrom(o.Listen.Addr().Unmap(), o.Listen.Port()),
@@ -60,9 +70,11 @@ func newEngines(o Options) *engines {
 			WriteBufferSize:        1 << 10,
 			ReadBufferSize:         1 << 10,
 		},
-		renewals: make(chan struct{}, o.MaxPosts),
-		others:   make(chan struct{}, o.MaxPosts),
 	}
+	for p := range e.slots {
+		e.slots[p] = make(chan struct{}, o.MaxPosts)
+	}
+	return e
 }
 
 // requestKey finds a request's context from the dial that the transport makes for it.
@@ -91,11 +103,8 @@ type startRequest struct {
 
 // start asks one engine once to report here, or to go on. It waits for a free slot, then takes at most the timeout. sent
 // is when the request began. The answer means nothing when ctx has ended.
-func (e *engines) start(ctx context.Context, w load.Worker, token string, renewal bool) (a answer, sent time.Time) {
-	slots := e.others
-	if renewal {
-		slots = e.renewals
-	}
+func (e *engines) start(ctx context.Context, w load.Worker, token string, why purpose) (a answer, sent time.Time) {
+	slots := e.slots[why]
 	select {
 	case slots <- struct{}{}:
 		defer func() { <-slots }()

@@ -71,7 +71,7 @@ type plan struct {
 	earliest time.Time
 }
 
-func newLease(ctx context.Context, r *Registry, t target) *lease {
+func newLease(ctx context.Context, r *Registry, t *target) *lease {
 	l := &lease{
 		worker:    t.worker,
 		tokenFile: t.tokenFile,
@@ -124,8 +124,13 @@ func (l *lease) runOnce() (plan, bool) {
 	case <-l.nudges: // this request is what it asks for
 	default:
 	}
-	renewal := !l.expires.IsZero() && l.failures == 0
-	a, sent := l.engines.start(l.ctx, l.worker, l.tokenFile, renewal)
+	why := firstTry
+	if l.failures > 0 {
+		why = nextTry
+	} else if !l.expires.IsZero() {
+		why = renewal
+	}
+	a, sent := l.engines.start(l.ctx, l.worker, l.tokenFile, why)
 	if l.ctx.Err() != nil {
 		return plan{}, false
 	}

@@ -19,12 +19,12 @@ const maxNamed = 4
 //   - entries that share both and differ in the rest are one worker in conflict.
 //
 // Above limit the configured come first, then by id; dropped is how many are left out.
-func merge(all []target, limit int) (merged []target, dropped int) {
+func merge(all []*target, limit int) (merged []*target, dropped int) {
 	all = slices.Clone(all)
 	slices.SortFunc(all, compareTargets)
 
 	// Sorted by id, origin, source: entries of one worker stand together, the best source first.
-	var found []candidate
+	found := make([]candidate, 0, len(all))
 	for _, t := range all {
 		if n := len(found); n > 0 && found[n-1].worker.ID == t.worker.ID && found[n-1].worker.Origin == t.worker.Origin {
 			if last := &found[n-1]; !last.describes(t) {
@@ -40,17 +40,28 @@ func merge(all []target, limit int) (merged []target, dropped int) {
 		found = found[:limit]
 		slices.SortFunc(found, func(a, b candidate) int { return compareTargets(a.target, b.target) })
 	}
-	showConflicts(found)
-
-	merged = make([]target, len(found))
+	merged = make([]*target, len(found))
 	for i, c := range found {
 		merged[i] = c.target
 	}
-	slices.SortFunc(merged, compareTargets)
+	conflicts := conflictsIn(found)
+	for i, c := range conflicts {
+		t := *merged[i] // the source's own stays as it is
+		t.worker.Conflict = c.text()
+		if c.sharesID {
+			t.worker.ID += "@" + t.worker.Origin
+		}
+		merged[i] = &t
+	}
+	if len(conflicts) > 0 {
+		slices.SortFunc(merged, compareTargets)
+	}
 	for i := 1; i < len(merged); i++ {
 		// Somebody chose an id that looks like ours for a conflict. Whatever it becomes, it must be distinct.
-		for merged[i].worker.ID <= merged[i-1].worker.ID {
-			merged[i].worker.ID = merged[i-1].worker.ID + "'"
+		if merged[i].worker.ID <= merged[i-1].worker.ID {
+			t := *merged[i]
+			t.worker.ID = merged[i-1].worker.ID + "'"
+			merged[i] = &t
 		}
 	}
 	return merged, dropped
@@ -58,50 +69,79 @@ func merge(all []target, limit int) (merged []target, dropped int) {
 
 // candidate is a worker and the sources that contradict its best one.
 type candidate struct {
-	target
+	*target
 	differing []string
 }
 
-// showConflicts writes into each worker what it is in conflict with, and gives those that share an id names of their own.
-func showConflicts(found []candidate) {
-	ids := make(map[string][]int, len(found))
-	origins := make(map[string][]int, len(found))
-	for i, c := range found {
-		ids[c.worker.ID] = append(ids[c.worker.ID], i)
-		origins[c.worker.Origin] = append(origins[c.worker.Origin], i)
-	}
-	conflicts := make(map[int][]string)
-	for origin, same := range origins {
-		if len(same) < 2 {
-			continue
+// conflict is what stands against feeding a worker.
+type conflict struct {
+	texts    []string
+	sharesID bool
+}
+
+func (c *conflict) text() string {
+	slices.Sort(c.texts)
+	return strings.Join(c.texts, "; ")
+}
+
+// conflictsIn finds the workers in conflict by their index in found, which is sorted by id and origin.
+func conflictsIn(found []candidate) map[int]*conflict {
+	conflicts := make(map[int]*conflict)
+	add := func(i int, text string) *conflict {
+		if conflicts[i] == nil {
+			conflicts[i] = &conflict{}
 		}
+		conflicts[i].texts = append(conflicts[i].texts, text)
+		return conflicts[i]
+	}
+
+	first := make(map[string]int, len(found)) // by origin
+	shared := make(map[string][]int)          // by origin, where there is more than one
+	for i, c := range found {
+		one, taken := first[c.worker.Origin]
+		switch same := shared[c.worker.Origin]; {
+		case !taken:
+			first[c.worker.Origin] = i
+		case same == nil:
+			shared[c.worker.Origin] = []int{one, i}
+		default:
+			shared[c.worker.Origin] = append(same, i)
+		}
+	}
+	for origin, same := range shared {
 		text := fmt.Sprintf("workers %s have the same address %s: remove all but one", named(found, same), origin)
 		for _, i := range same {
-			conflicts[i] = append(conflicts[i], text)
+			add(i, text)
 		}
 	}
-	for id, same := range ids {
-		if len(same) < 2 {
+
+	for i := 0; i < len(found); {
+		from := i
+		for i++; i < len(found) && found[i].worker.ID == found[from].worker.ID; {
+			i++
+		}
+		if i-from == 1 {
 			continue
 		}
+		same := make([]int, i-from)
+		for j := range same {
+			same[j] = from + j
+		}
 		text := fmt.Sprintf("workers %s have the same id: give each its own", named(found, same))
-		for _, i := range same {
-			conflicts[i] = append(conflicts[i], text)
-			found[i].worker.ID = id + "@" + found[i].worker.Origin
+		for _, j := range same {
+			add(j, text).sharesID = true
 		}
 	}
+
 	for i, c := range found {
 		if len(c.differing) == 0 {
 			continue
 		}
 		sources := slices.Compact(slices.Sorted(slices.Values(append(c.differing, c.source))))
-		conflicts[i] = append(conflicts[i], fmt.Sprintf("worker %q is described in different ways (%s): make them agree, or remove all but one",
+		add(i, fmt.Sprintf("worker %q is described in different ways (%s): make them agree, or remove all but one",
 			c.worker.ID, strings.Join(sources, ", ")))
 	}
-	for i, texts := range conflicts {
-		slices.Sort(texts)
-		found[i].worker.Conflict = strings.Join(texts, "; ")
-	}
+	return conflicts
 }
 
 // named lists workers of a conflict: "a" at 10.0.0.5:30000 (config) and so on, in the order of found, which is sorted.
@@ -119,7 +159,7 @@ func named(found []candidate, indices []int) string {
 }
 
 // compareTargets is a total order over everything that a source can say.
-func compareTargets(a, b target) int {
+func compareTargets(a, b *target) int {
 	return cmp.Or(
 		cmp.Compare(a.worker.ID, b.worker.ID),
 		cmp.Compare(a.worker.Origin, b.worker.Origin),

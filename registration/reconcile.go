@@ -99,8 +99,8 @@ func (r *Registry) forget(l *lease) {
 }
 
 // targetsLocked lists what every source says.
-func (r *Registry) targetsLocked() []target {
-	all := make([]target, 0, r.claimedLocked())
+func (r *Registry) targetsLocked() []*target {
+	all := make([]*target, 0, r.claimedLocked())
 	all = append(all, r.static.targets...)
 	for _, t := range r.api {
 		all = append(all, t)
@@ -123,7 +123,7 @@ func (r *Registry) claimedLocked() int {
 // sameLease reports whether the engine's lease for x serves y: everything is the same that decides whom we ask, and
 // everything whose change makes the aggregator start the worker anew, because that ends the engine's stream and only the
 // next request starts another. Zone and expected ranks may differ.
-func sameLease(x, y target) bool {
+func sameLease(x, y *target) bool {
 	return x.worker.URL == y.worker.URL && x.worker.Role == y.worker.Role && x.worker.Transport == y.worker.Transport &&
 		x.worker.Conflict == y.worker.Conflict && slices.Equal(x.worker.Models, y.worker.Models) && x.tokenFile == y.tokenFile
 }

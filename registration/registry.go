@@ -22,7 +22,7 @@ const (
 	DefaultSlowRetry      = time.Minute
 	DefaultMaxWorkers     = 16384
 	DefaultMaxRanks       = 1024
-	DefaultMaxPosts       = 128
+	DefaultMaxPosts       = 256
 )
 
 // Sink takes what registration decides. The calls for one id come one after the other; none comes after Run returned.
@@ -57,7 +57,8 @@ type Options struct {
 
 	MaxWorkers int // default 16,384
 	MaxRanks   int // bound on ExpectedRanks; the same as for reports. Default 1024
-	// MaxPosts bounds the requests in flight: this many renewals of living leases, and as many others. Default 128.
+	// MaxPosts bounds the requests in flight: this many renewals of living leases, as many to workers that were not asked
+	// before, and as many to those whose last request failed. Default 256.
 	MaxPosts int
 
 	Logger *slog.Logger // nil: discard
@@ -80,7 +81,7 @@ type Registry struct {
 	mu      sync.Mutex
 	running bool
 	static  sourceSet
-	api     map[string]target    // by id
+	api     map[string]*target   // by id
 	found   map[string]sourceSet // by the name of the discoverer
 	waiting map[string]struct{}  // discoverers that the first pass waits for
 	next    *pass                // takes in all that is changed from now on
@@ -96,7 +97,7 @@ type Registry struct {
 
 // entry is one registered worker and its loop.
 type entry struct {
-	target target
+	target *target
 	lease  *lease
 }
 
@@ -134,7 +135,7 @@ func New(o Options) (*Registry, error) {
 		trigger: make(chan struct{}, 1),
 		stopped: make(chan struct{}),
 		static:  newSourceSet(static),
-		api:     make(map[string]target),
+		api:     make(map[string]*target),
 		found:   make(map[string]sourceSet),
 		waiting: make(map[string]struct{}),
 		next:    newPass(),

@@ -117,27 +117,23 @@ func TestSockets_HungEnginesDelayNobody(t *testing.T) {
 	specs = append(specs, Spec{ID: "silent", URL: silent}, Spec{ID: "dripping", URL: dripping}, Spec{ID: "loop", URL: loop.URL})
 	r := mustNew(t, Options{Static: specs, MaxPosts: 4, Timeout: 500 * time.Millisecond})
 	stop := start(t, r)
-	all := settled(t, r, answered)
-	stop()
-	leased := 0
-	for _, reg := range all {
-		switch reg.Worker.ID {
-		case "silent", "dripping":
-			if reg.State != load.RegistrationRetrying || reg.Reason != "the engine does not answer in time" {
-				t.Errorf("%+v", reg)
-			}
-		case "loop":
-			if reg.State != load.RegistrationRefused || !strings.Contains(reg.Reason, "redirects are not followed") || hits.Load() != 1 {
-				t.Errorf("%+v after %d requests", reg, hits.Load())
-			}
-		default:
-			if reg.State == load.RegistrationLeased {
-				leased++
+	// On a busy machine a live engine may need a second try, so what counts is where everybody ends.
+	want := map[string]string{
+		"silent":   "the engine does not answer in time",
+		"dripping": "the engine does not answer in time",
+		"loop":     "HTTP 307: redirects are not followed: configure the engine's final address",
+	}
+	settled(t, r, func(all []load.Registration) bool {
+		for _, reg := range all {
+			if reg.Reason != want[reg.Worker.ID] || (reg.Reason == "") != (reg.State == load.RegistrationLeased) {
+				return false
 			}
 		}
-	}
-	if leased != 47 {
-		t.Errorf("%d of 47 are leased", leased)
+		return len(all) == 50
+	})
+	stop()
+	if hits.Load() > 5 {
+		t.Errorf("%d requests at the engine that redirects to itself", hits.Load())
 	}
 }
 
@@ -242,7 +238,7 @@ func TestSockets_ClosedIdleConnectionIsNoFailure(t *testing.T) {
 	r := mustNew(t, Options{})
 	w := load.Worker{URL: "http://" + addr, Origin: addr}
 	for range 5 {
-		if a, _ := r.engines.start(t.Context(), w, "", true); a.outcome != granted {
+		if a, _ := r.engines.start(t.Context(), w, "", renewal); a.outcome != granted {
 			t.Fatalf("%+v", a)
 		}
 	}
@@ -269,7 +265,7 @@ func TestSockets_ConnectionIsKeptForAddressesAndNotForNames(t *testing.T) {
 		origin := tt.host + ":" + port
 		r := mustNew(t, Options{})
 		for range 3 {
-			if a, _ := r.engines.start(t.Context(), load.Worker{URL: "http://" + origin, Origin: origin}, "", true); a.outcome != granted {
+			if a, _ := r.engines.start(t.Context(), load.Worker{URL: "http://" + origin, Origin: origin}, "", renewal); a.outcome != granted {
 				t.Fatalf("%s: %+v", tt.host, a)
 			}
 		}

@@ -14,14 +14,14 @@ const (
 
 // checkStatic normalises the configured workers. Unlike what other sources say, a configuration is refused whole when
 // any entry is wrong or two share an id or an address: nobody should find out later that a worker was left out.
-func checkStatic(specs []Spec, maxRanks, maxWorkers int) ([]target, error) {
+func checkStatic(specs []Spec, maxRanks, maxWorkers int) ([]*target, error) {
 	if len(specs) > maxWorkers {
 		return nil, fmt.Errorf("%d workers are configured, at most %d are allowed: %w", len(specs), maxWorkers, load.ErrTooManyWorkers)
 	}
 	var errs []error
-	targets := make([]target, 0, len(specs))
-	ids := make(map[string]target, len(specs))
-	origins := make(map[string]target, len(specs))
+	targets := make([]*target, 0, len(specs))
+	ids := make(map[string]*target, len(specs))
+	origins := make(map[string]*target, len(specs))
 	for i, s := range specs {
 		if s.Where == "" {
 			s.Where = fmt.Sprintf("worker %d", i+1)
@@ -57,7 +57,7 @@ func (s Spec) name() string {
 }
 
 // name is how errors call an entry: its id and its place.
-func (t target) name() string {
+func (t *target) name() string {
 	if t.where == "" {
 		return fmt.Sprintf("%q", t.worker.ID)
 	}
@@ -79,11 +79,11 @@ func (specErrors) Unwrap() error { return load.ErrWorkerSpec }
 
 // sourceSet is what one source knows, with an index of the ids and origins that it claims.
 type sourceSet struct {
-	targets     []target
+	targets     []*target
 	ids, origin map[string]int // -> index in targets
 }
 
-func newSourceSet(targets []target) sourceSet {
+func newSourceSet(targets []*target) sourceSet {
 	s := sourceSet{targets: targets, ids: make(map[string]int, len(targets)), origin: make(map[string]int, len(targets))}
 	for i, t := range targets {
 		s.ids[t.worker.ID], s.origin[t.worker.Origin] = i, i
@@ -92,13 +92,13 @@ func newSourceSet(targets []target) sourceSet {
 }
 
 // claim returns the worker of the set that has t's id or origin.
-func (s sourceSet) claim(t target) (target, bool) {
+func (s sourceSet) claim(t *target) (*target, bool) {
 	i, taken := s.ids[t.worker.ID]
 	if !taken {
 		i, taken = s.origin[t.worker.Origin]
 	}
 	if !taken {
-		return target{}, false
+		return nil, false
 	}
 	return s.targets[i], true
 }

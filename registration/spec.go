@@ -37,7 +37,7 @@ type Spec struct {
 	Where string
 }
 
-// target is one worker as one source described it, normalised.
+// target is one worker as one source described it, normalised. It is not changed once its source has it.
 type target struct {
 	worker    load.Worker
 	given     string // the id that the source uses; worker.ID differs from it in a conflict
@@ -47,13 +47,13 @@ type target struct {
 }
 
 // describes reports whether both say the same of the same worker, whoever says it.
-func (t target) describes(o target) bool {
+func (t *target) describes(o *target) bool {
 	return t.worker.Equal(o.worker) && t.tokenFile == o.tokenFile
 }
 
 // normalise checks the spec and puts it into the form in which workers are compared. Errors wrap load.ErrWorkerSpec and
 // name key, value and remedy, one for each wrong field.
-func (s Spec) normalise(maxRanks int) (target, error) {
+func (s Spec) normalise(maxRanks int) (*target, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
@@ -91,11 +91,11 @@ func (s Spec) normalise(maxRanks int) (target, error) {
 		}
 	}
 	if len(errs) > 0 {
-		return target{}, fmt.Errorf("%w: %w", load.ErrWorkerSpec, joined(errs))
+		return nil, fmt.Errorf("%w: %w", load.ErrWorkerSpec, joined(errs))
 	}
 	// The order in which models are named says nothing, so it must not tell two descriptions of one worker apart.
 	models := slices.Compact(slices.Sorted(slices.Values(s.Models)))
-	return target{
+	return &target{
 		worker: load.Worker{
 			ID:            cmp.Or(s.ID, origin),
 			URL:           url,

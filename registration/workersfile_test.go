@@ -78,6 +78,7 @@ func TestParseWorkers_RefusalNamesLineKeyAndValue(t *testing.T) {
 		{"ranks with a fraction", "- url: a:1\n  expected_ranks: 3.5\n", []string{"f:2:", `"3.5"`}},
 		{"models without a list", "- url: a:1\n  models: m1\n", []string{"f:2:", "models", `"m1"`, "[m1]"}},
 		{"models in a mapping", "- url: a:1\n  models: {a: b}\n", []string{"f:2:", "models is a mapping"}},
+		{"list as a zone", "- url: a:1\n  zone: [z]\n", []string{"f:2:", "zone is a list", "single value"}},
 		{"null in models", "- url: a:1\n  models: [m1, ~]\n", []string{"f:2:", "models is empty"}},
 		{"mapping at the top", "workers:\n- url: a:1\n", []string{"f:1:", "a mapping", "a list of workers"}},
 		{"number at the top", "- 3\n- [a]\n", []string{"f:2:", "a list", "a URL"}},
@@ -131,6 +132,7 @@ func TestNew_RefusesDuplicatesByName(t *testing.T) {
 		{"one address", "- {id: a, url: http://H:1/}\n- {id: b, url: h:1}\n", []string{`"a" (f:1)`, `"b" (f:2)`, "h:1"}},
 		{"trailing slash only", "http://h:1\nhttp://h:1/\n", []string{"f:1", "f:2", "h:1"}},
 		{"one id", "- {id: a, url: h:1}\n- {id: a, url: h:2}\n", []string{`"a" (f:1)`, `"a" (f:2)`, "same id"}},
+		{"several", "h:1\nh:1\nh:2\nh:2\nh:0\n", []string{"f:1", "f:2", "f:3", "f:4", `f:5: worker is not valid`}},
 		{"out of range", "- {id: a, url: h:1, expected_ranks: -4}\n", []string{"f:1", `"a"`, "expected_ranks -4"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
