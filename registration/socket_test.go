@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,10 +83,7 @@ func TestSockets_EngineGrantsOverRealHTTP(t *testing.T) {
 	}
 	r := mustNew(t, Options{Static: []Spec{{URL: srv.URL, TokenFile: key}}})
 	start(t, r)
-	all := settled(t, r, answered)
-	if all[0].State != load.RegistrationLeased {
-		t.Fatalf("%+v, want it leased", all[0])
-	}
+	settled(t, r, func(all []load.Registration) bool { return len(all) == 1 && all[0].State == load.RegistrationLeased })
 	p := e.seen()[0]
 	if p.ip != "127.0.0.1" || p.port != 50061 || p.host != strings.TrimPrefix(srv.URL, "http://") {
 		t.Errorf("request %+v", p)
@@ -171,7 +169,9 @@ func TestSockets_HostilePeersAreNotQuoted(t *testing.T) {
 	s := newSink()
 	r := mustNew(t, Options{Sink: s, Static: specs, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	stop := start(t, r)
-	all := settled(t, r, answered)
+	all := settled(t, r, func(all []load.Registration) bool {
+		return answered(all) && slices.ContainsFunc(all, func(reg load.Registration) bool { return reg.State == load.RegistrationLeased })
+	})
 	stop()
 	for _, reg := range all {
 		fmt.Fprintln(&shown, reg, s.note(reg.Worker.ID))
