@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
@@ -27,7 +28,8 @@ type engine struct {
 	values  map[int32]load.RankLoad // as sent last, by rank
 	sockets map[int32]*socket       // ZMQ
 
-	truth truth
+	truth   truth
+	refused bool // the newest report was, for its values
 }
 
 // older is a stream that was replaced and that the engine forgot to close.
@@ -45,6 +47,9 @@ type socket struct {
 type truth struct {
 	unsure      bool // events raced: nothing is claimed until the next report that is surely the newest
 	unreachable bool
+	lastError   string
+	source      string
+	retired     []string // replaced sources, which must not come back (rule ID4)
 	ranks       map[int32]rankTruth
 }
 
@@ -55,11 +60,17 @@ type rankTruth struct {
 }
 
 // forget is what happens when registration removes the worker or makes another of it.
-func (e *engine) forget() { e.truth = truth{} }
+func (e *engine) forget() { e.truth, e.refused = truth{}, false }
 
 // took notes a pushed report that was accepted now.
 func (e *engine) took(r *load.Report, now time.Time) {
-	t := truth{ranks: e.truth.ranks, unreachable: r.Status == load.StatusUnreachable}
+	t := truth{
+		ranks: e.truth.ranks, unreachable: r.Status == load.StatusUnreachable, lastError: r.LastError,
+		source: r.SourceInstance, retired: e.truth.retired,
+	}
+	if e.truth.source != "" && e.truth.source != t.source {
+		t.retired = append(t.retired, e.truth.source)
+	}
 	if !t.unreachable {
 		t.ranks = make(map[int32]rankTruth, len(r.Ranks))
 		old := func(l load.RankLoad) bool {
@@ -96,6 +107,8 @@ func (e *engine) check(d *diffs, w *loadmonitorpb.Worker, now, zero time.Time, w
 		return
 	}
 	at := "worker " + e.spec.ID + " by the rules: "
+	d.equal(at+"source instance", w.GetSourceInstance(), e.truth.source)
+	d.equal(at+"last error", w.GetLastError(), e.truth.lastError)
 	reported, stale := 0, 0
 	for _, n := range slices.Sorted(maps.Keys(e.truth.ranks)) {
 		truth := e.truth.ranks[n]
@@ -142,6 +155,7 @@ func (e *engine) check(d *diffs, w *loadmonitorpb.Worker, now, zero time.Time, w
 		want = loadmonitorpb.Freshness_FRESHNESS_STALE
 	}
 	d.equal(at+"freshness", w.GetFreshness(), want)
+	d.equal(at+"a refused report is shown", strings.Contains(w.GetReason(), "newest report refused"), e.refused)
 	if want != loadmonitorpb.Freshness_FRESHNESS_FRESH && w.GetReason() == "" {
 		d.addf("%sno reason", at)
 	}

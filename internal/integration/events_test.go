@@ -15,17 +15,15 @@ import (
 func (h *history) burst() {
 	h.notef("at once:")
 	var acts []func()
-	var acting []*engine
 	for _, i := range h.r.Perm(places)[:2+h.r.IntN(places-1)] {
 		acts = append(acts, h.prepare(h.engines[i]))
-		acting = append(acting, h.engines[i])
 	}
 	if h.r.IntN(3) == 0 {
 		// Which comes first is not known, so neither is what is accepted and what stays of it.
 		h.racing = true
 		defer func() {
 			h.racing = false
-			for _, e := range acting {
+			for _, e := range h.engines { // also those whose origin another one claimed until now
 				e.truth.unsure = true
 			}
 		}()
@@ -94,10 +92,15 @@ func (h *history) prepare(e *engine) func() {
 
 // apply does what the server does with a report.
 func (h *history) apply(e *engine, st *load.Stream, r *load.Report) error {
+	retired := slices.Contains(e.truth.retired, r.SourceInstance)
 	err := h.monitor.Apply(st, r)
 	if err == nil {
+		if retired && !h.racing {
+			h.failf("a report of %s from a source that was replaced was accepted: %q", e.spec.ID, r.SourceInstance)
+		}
 		e.took(r, time.Now())
 	}
+	e.tookOrNot(err)
 	h.counted(err)
 	h.notef("%s seq %d of %q, status %d, %d ranks: %v", e.spec.ID, r.Sequence, r.SourceInstance, r.Status, len(r.Ranks), err)
 	return err
@@ -193,6 +196,7 @@ func (h *history) prepareRank(e *engine) func() {
 		if err == nil {
 			e.tookRank(r, time.Now())
 		}
+		e.tookOrNot(err)
 		h.counted(err)
 		h.notef("%s rank %d seq %d: %v", e.spec.ID, n, r.Sequence, err)
 		if err != nil && endsStream(err) {
@@ -208,6 +212,17 @@ func endsStream(err error) bool {
 		load.ErrSequenceOld, load.ErrSequenceRange, load.ErrSequenceJump, load.ErrPublisherConflict, load.ErrStatus, load.ErrNoRanks,
 		load.ErrTooManyRanks, load.ErrRankRange, load.ErrDuplicateRank, load.ErrNegative, load.ErrNotFinite,
 	}, func(stays error) bool { return errors.Is(err, stays) })
+}
+
+// tookOrNot notes whether the worker must show that its newest report was refused. Sequences are only counted.
+func (e *engine) tookOrNot(err error) {
+	ignored := errors.Is(err, load.ErrSequenceOld) || errors.Is(err, load.ErrSequenceJump) || errors.Is(err, load.ErrPublisherConflict)
+	switch {
+	case err == nil:
+		e.refused = false
+	case !endsStream(err) && !ignored && !(e.spec.Transport == load.TransportZMQ && errors.Is(err, load.ErrRankRange)):
+		e.refused = true
+	}
 }
 
 func (h *history) setWorkers() { h.monitor.SetWorkers(h.nextWorkers()) }
@@ -252,6 +267,38 @@ func (h *history) nextWorkers() []load.Worker {
 	h.r.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
 	h.notef("SetWorkers %+v", set)
 	return set
+}
+
+// churn lets a watcher miss the removal of a worker, and so many removals after it that the monitor forgets it.
+func (h *history) churn() {
+	w := h.watchers[h.r.IntN(len(h.watchers))]
+	h.notef("%s misses many workers that come and go", w.name)
+	h.tally.churns++
+	if h.r.IntN(2) == 0 {
+		h.sends.close(w.name)
+	} else {
+		h.network.freeze(w.name)
+		h.network.cut(w.name)
+	}
+	time.Sleep(slack)
+	h.setWorkers()
+	const extra = 300
+	set := make([]load.Worker, 0, extra+places)
+	for i := range extra {
+		origin := fmt.Sprintf("10.9.1.%d:30000", i)
+		set = append(set, load.Worker{ID: "x" + origin, URL: "http://" + origin, Origin: origin, Role: load.RoleRegular, Transport: load.TransportPush})
+	}
+	for _, e := range h.engines {
+		if e.registered {
+			set = append(set, e.spec)
+		}
+	}
+	for range 4 {
+		h.monitor.SetWorkers(set)
+		time.Sleep(slack)
+		h.monitor.SetWorkers(set[extra:])
+		time.Sleep(slack)
+	}
 }
 
 // register makes the spec the worker of a place, and forgets what the monitor must forget with it.

@@ -152,8 +152,11 @@ func (h *history) step() {
 	case p < 93:
 		h.disturb(h.watchers[h.r.IntN(len(h.watchers))])
 	case p < 94:
-		if h.r.IntN(4) == 0 {
+		switch h.r.IntN(12) {
+		case 0, 1:
 			h.restart()
+		case 2:
+			h.churn()
 		}
 	default:
 		h.checkpoint()

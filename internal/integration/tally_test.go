@@ -6,7 +6,7 @@ import "fmt"
 type tally struct {
 	histories, events    int
 	accepted, refused    int // reports
-	restarts             int // of the monitor
+	restarts, churns     int // of the monitor, of the fleet
 	checkpoints, exact   int // exact: views compared with GetSnapshot over gRPC
 	views                int // views compared with what GetSnapshot answered at their version
 	freezes, gates, cuts int // of watchers
@@ -20,6 +20,7 @@ func (t *tally) add(o tally) {
 	t.accepted += o.accepted
 	t.refused += o.refused
 	t.restarts += o.restarts
+	t.churns += o.churns
 	t.checkpoints += o.checkpoints
 	t.exact += o.exact
 	t.views += o.views
@@ -43,9 +44,9 @@ func (t *tally) watched(w *watcher) {
 }
 
 func (t *tally) String() string {
-	return fmt.Sprintf("%d histories, %d events: %d reports accepted, %d refused, %d restarts of the monitor; "+
+	return fmt.Sprintf("%d histories, %d events: %d reports accepted, %d refused, %d restarts of the monitor, %d churns; "+
 		"%d freezes, %d gates, %d cuts, %d resumes, %d full pictures, %d deltas, %d link losses; "+
 		"%d views compared, %d of them with GetSnapshot over gRPC at %d checkpoints",
-		t.histories, t.events, t.accepted, t.refused, t.restarts, t.freezes, t.gates, t.cuts, t.resumes, t.fullPictures,
+		t.histories, t.events, t.accepted, t.refused, t.restarts, t.churns, t.freezes, t.gates, t.cuts, t.resumes, t.fullPictures,
 		t.deltas, t.linkLosses, t.views+t.exact, t.exact, t.checkpoints)
 }
