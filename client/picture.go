@@ -42,7 +42,7 @@ func replaced(held *picture, epoch string, changed []*Status, marks []mark) (*pi
 	return assembled(held, cells, marks)
 }
 
-// patched returns held with what changed since.
+// patched returns held with what changed since: whole workers first, then removals, then marks.
 func (held *picture) patched(changed []*Status, removed []uint32, marks []mark) (*picture, error) {
 	places := make([]int, len(changed))
 	moved := false // somebody came, went or changed the URL
@@ -84,16 +84,11 @@ func (held *picture) patched(changed []*Status, removed []uint32, marks []mark) 
 }
 
 // rearranged is patched for when the list of workers itself changes. places holds where each of changed is in held, or
-// -1. A worker that is both removed and changed has come back.
+// -1. Removals come after changes, so a worker that is in both is gone.
 func (held *picture) rearranged(changed []*Status, places []int, removed []uint32, marks []mark) (*picture, error) {
 	now := make([]cell, held.table.n, held.table.n+len(changed))
 	for i := range held.table.n {
 		now[i] = *held.table.at(i)
-	}
-	for _, h := range removed {
-		if i := held.index.byHandle.find(h); i >= 0 {
-			now[i] = cell{}
-		}
 	}
 	for i, s := range changed {
 		if places[i] >= 0 {
@@ -102,7 +97,16 @@ func (held *picture) rearranged(changed []*Status, places []int, removed []uint3
 			now = append(now, cell{status: s})
 		}
 	}
-	now = slices.DeleteFunc(now, func(c cell) bool { return c.status == nil })
+	if len(removed) > 0 {
+		gone := make(map[uint32]struct{}, len(removed))
+		for _, h := range removed {
+			gone[h] = struct{}{}
+		}
+		now = slices.DeleteFunc(now, func(c cell) bool {
+			_, ok := gone[c.status.Handle]
+			return ok
+		})
+	}
 	slices.SortFunc(now, func(a, b cell) int { return cmp.Compare(a.status.ID, b.status.ID) })
 	return assembled(held, now, marks)
 }
