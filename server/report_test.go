@@ -362,3 +362,21 @@ func TestReport_ManyStreamsOnOneConnection(t *testing.T) {
 		t.Errorf("%d streams are open", n)
 	}
 }
+
+// The report part of case N3: streams that are opened and reset at once leave nothing behind.
+func TestReport_OpenedAndResetAtOnceLeavesNothing(t *testing.T) {
+	r := start(t, Options{})
+	client := modelgatewaypb.NewLoadMonitorServiceClient(r.dial())
+	for i := range 1000 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if stream, err := client.Report(ctx); err == nil && i%2 == 0 {
+			_ = stream.Send(sane("src", 1)) // an error says that the reset was faster
+		}
+		cancel()
+	}
+	r.shutdown()
+	assertNothingRuns(t)
+	if n := r.reports.open.Load(); n != 0 {
+		t.Errorf("%d streams are open", n)
+	}
+}
