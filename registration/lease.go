@@ -51,7 +51,7 @@ type lease struct {
 type status struct {
 	state   load.RegistrationState
 	reason  string
-	http    int
+	http    int       // of the engine's last answer
 	expires time.Time // while Leased
 }
 

@@ -207,6 +207,10 @@ func TestLease_IsNotShownPastItsEnd(t *testing.T) {
 		if reg := registration(t, r, "w"); reg.State != load.RegistrationRetrying || !strings.Contains(reg.Reason, "the lease ran out") {
 			t.Errorf("%+v, want a lease that ran out", reg)
 		}
+		time.Sleep(time.Minute)
+		if reg := registration(t, r, "w"); reg.Reason != "the lease ran out: the engine does not answer in time" || reg.LastHTTPStatus != 200 {
+			t.Errorf("%+v, want the reason of the last try and the status of the last answer", reg)
+		}
 	})
 }
 

@@ -25,6 +25,9 @@ func (l *lease) show(s status) {
 		}
 	}
 	l.mu.Lock()
+	if s.http == 0 {
+		s.http = l.shown.http // what the engine last said stays, with no answer to replace it
+	}
 	l.shown = s
 	l.mu.Unlock()
 	if l.ctx.Err() != nil {
