@@ -24,26 +24,73 @@ func selects(f client.Filter, w *loadmonitorpb.Worker) bool {
 		(len(f.Roles) == 0 || slices.Contains(f.Roles, load.Role(w.GetRole())))
 }
 
-// filtered returns what GetSnapshot must answer to a filter, derived from its answer without one.
-func filtered(all *loadmonitorpb.GetSnapshotResponse, f client.Filter) *loadmonitorpb.GetSnapshotResponse {
-	var workers []*loadmonitorpb.Worker
-	var sum load.Summary
+// picture is a snapshot in a form that is quick to compare with views. It is not changed once made.
+type picture struct {
+	epoch    string
+	version  uint64
+	state    load.FleetState
+	summary  load.Summary
+	complete bool
+	workers  []*expected
+}
+
+// expected is one worker of it.
+type expected struct {
+	*loadmonitorpb.Worker
+	aggregate load.Aggregate
+	ranks     []load.RankLoad
+}
+
+// pictureOf takes in the answer to a GetSnapshot without a filter.
+func pictureOf(all *loadmonitorpb.GetSnapshotResponse) *picture {
+	s := all.GetSummary()
+	p := &picture{
+		epoch: all.GetEpoch(), version: all.GetVersion(), state: load.FleetState(s.GetState()), complete: s.GetComplete(),
+		summary: load.Summary{
+			Workers: int(s.GetWorkers()), Fresh: int(s.GetFresh()), Stale: int(s.GetStale()), Missing: int(s.GetMissing()),
+			Incomplete: int(s.GetIncomplete()), Unreachable: int(s.GetUnreachable()),
+		},
+	}
 	for _, w := range all.GetWorkers() {
-		if selects(f, w) {
-			workers = append(workers, w)
-			sum.Add(load.Freshness(w.GetFreshness()), 1)
+		e := &expected{Worker: w, aggregate: aggregateOf(w.GetAggregate())}
+		for _, r := range w.GetRanks() {
+			e.ranks = append(e.ranks, rankOf(r))
+		}
+		p.workers = append(p.workers, e)
+	}
+	return p
+}
+
+// filtered returns the part that a filter lets through.
+func (p *picture) filtered(f client.Filter) *picture {
+	part := *p
+	part.workers, part.summary = nil, load.Summary{}
+	for _, w := range p.workers {
+		if selects(f, w.Worker) {
+			part.workers = append(part.workers, w)
+			part.summary.Add(load.Freshness(w.GetFreshness()), 1)
 		}
 	}
-	return loadmonitorpb.GetSnapshotResponse_builder{
-		Epoch: all.GetEpoch(), Version: all.GetVersion(),
-		CapturedAtUnixMs: all.GetCapturedAtUnixMs(), CapturedUs: all.GetCapturedUs(),
-		Summary: loadmonitorpb.Summary_builder{
-			State: all.GetSummary().GetState(), Workers: uint32(sum.Workers), Fresh: uint32(sum.Fresh), Stale: uint32(sum.Stale),
-			Missing: uint32(sum.Missing), Incomplete: uint32(sum.Incomplete), Unreachable: uint32(sum.Unreachable),
-			Complete: sum.Workers > 0 && sum.Fresh == sum.Workers,
-		}.Build(),
-		Workers: workers,
-	}.Build()
+	part.complete = part.summary.Workers > 0 && part.summary.Fresh == part.summary.Workers
+	return &part
+}
+
+// differs returns where an answer to GetSnapshot differs from the picture.
+func (p *picture) differs(got *loadmonitorpb.GetSnapshotResponse) string {
+	var d diffs
+	other := pictureOf(got)
+	d.equal("epoch", other.epoch, p.epoch)
+	d.equal("version", other.version, p.version)
+	d.equal("state", other.state, p.state)
+	d.equal("summary", other.summary, p.summary)
+	d.equal("complete", other.complete, p.complete)
+	d.equal("workers", len(other.workers), len(p.workers))
+	for i := range min(len(other.workers), len(p.workers)) {
+		if got, want := other.workers[i].Worker, p.workers[i].Worker; !proto.Equal(got, want) {
+			d.addf("worker %d: got %v, want %v", i, got, want)
+		}
+	}
+	return d.String()
 }
 
 // watcherTruth is what the comparison must know of a watcher and its monitor.
@@ -54,27 +101,23 @@ type watcherTruth struct {
 
 // compare returns where a view differs from the snapshot of its version; "" nowhere. A view whose link is down has aged
 // by the client's own clock: what it calls fresh must still be fresh in the snapshot, but not the other way round.
-func compare(v *client.View, want *loadmonitorpb.GetSnapshotResponse, o watcherTruth) string {
+func compare(v *client.View, want *picture, o watcherTruth) string {
 	var d diffs
-	d.equal("epoch", v.Epoch, want.GetEpoch())
-	d.equal("version", v.Version, want.GetVersion())
-	d.equal("state", v.State, load.FleetState(want.GetSummary().GetState()))
-	s := want.GetSummary()
+	d.equal("epoch", v.Epoch, want.epoch)
+	d.equal("version", v.Version, want.version)
+	d.equal("state", v.State, want.state)
 	if v.Link.Up {
-		d.equal("summary", v.Summary, load.Summary{
-			Workers: int(s.GetWorkers()), Fresh: int(s.GetFresh()), Stale: int(s.GetStale()), Missing: int(s.GetMissing()),
-			Incomplete: int(s.GetIncomplete()), Unreachable: int(s.GetUnreachable()),
-		})
-		d.equal("complete", v.Complete(), s.GetComplete())
+		d.equal("summary", v.Summary, want.summary)
+		d.equal("complete", v.Complete(), want.complete)
 	}
-	d.equal("workers", v.Len(), len(want.GetWorkers()))
+	d.equal("workers", v.Len(), len(want.workers))
 	if len(d) > 0 {
 		return d.String()
 	}
 	clock := reference{view: v, zero: o.zero}
 	i := 0
 	for w := range v.All() {
-		d.worker(&clock, w, want.GetWorkers()[i], v, o)
+		d.worker(&clock, w, want.workers[i], v, o)
 		i++
 	}
 	return d.String()
@@ -93,7 +136,7 @@ func (d *diffs) equal(what string, got, want any) {
 	}
 }
 
-func (d *diffs) worker(clock *reference, w client.Worker, want *loadmonitorpb.Worker, v *client.View, o watcherTruth) {
+func (d *diffs) worker(clock *reference, w client.Worker, want *expected, v *client.View, o watcherTruth) {
 	at := "worker " + want.GetId() + ": "
 	type described struct {
 		handle               uint32
@@ -117,7 +160,7 @@ func (d *diffs) worker(clock *reference, w client.Worker, want *loadmonitorpb.Wo
 		want.GetHandle(), want.GetId(), want.GetUrl(), want.GetZone(), load.Role(want.GetRole()),
 		load.Transport(want.GetTransport()), want.GetSourceInstance(), want.GetLastError(), want.GetSequence(),
 		want.GetRestarts(), int(want.GetExpectedRanks()), time.Duration(want.GetFreshnessWindowMs()) * time.Millisecond,
-		fmt.Sprint(want.GetModels()), fmt.Sprint(want.GetAnomalies()), aggregateOf(want.GetAggregate()), true, true, true,
+		fmt.Sprint(want.GetModels()), fmt.Sprint(want.GetAnomalies()), want.aggregate, true, true, true,
 	}
 	byID, ok := v.Worker(want.GetId())
 	got.byID = ok && byID == w
@@ -138,14 +181,15 @@ func (d *diffs) worker(clock *reference, w client.Worker, want *loadmonitorpb.Wo
 	}
 	d.equal(at+"ranks", len(w.Ranks), len(want.GetRanks()))
 	for i := range min(len(w.Ranks), len(want.GetRanks())) {
-		d.rank(clock, fmt.Sprintf("%srank %d: ", at, i), w, i, want.GetRanks()[i], v.Link.Up)
+		d.rank(clock, w, i, want, v.Link.Up)
 	}
 }
 
-func (d *diffs) rank(clock *reference, at string, w client.Worker, i int, want *loadmonitorpb.Rank, up bool) {
-	r := &w.Ranks[i]
-	if expected := rankOf(want); r.Load != expected {
-		d.addf("%s%s", at, cmp.Diff(expected, r.Load, cmp.AllowUnexported(load.RankLoad{})))
+func (d *diffs) rank(clock *reference, w client.Worker, i int, worker *expected, up bool) {
+	r, want := &w.Ranks[i], worker.GetRanks()[i]
+	at := fmt.Sprintf("worker %s rank %d: ", w.ID, want.GetDpRank())
+	if r.Load != worker.ranks[i] {
+		d.addf("%s%s", at, cmp.Diff(worker.ranks[i], r.Load, cmp.AllowUnexported(load.RankLoad{})))
 	}
 	age, told := r.SampleAge()
 	d.equal(at+"sample age told", told, want.HasSampleAgeMs())

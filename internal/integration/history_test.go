@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
 	"github.com/loadmonitor/loadmonitor/load"
@@ -20,7 +19,7 @@ import (
 
 const (
 	places    = 6                      // where workers may be registered
-	steps     = 40                     // of one history
+	steps     = 32                     // of one history
 	slack     = 6 * time.Millisecond   // until a change is published: the publish interval and a tick
 	markSlack = 106 * time.Millisecond // until a refresh mark is: the refresh interval as well
 )
@@ -209,8 +208,9 @@ func (h *history) checkpoint() {
 		return
 	}
 	h.checkRules(all)
+	p := pictureOf(all)
 	for _, w := range h.watchers {
-		h.check(w, all)
+		h.check(w, p)
 	}
 }
 
@@ -225,26 +225,27 @@ func (h *history) snapshot(f *loadmonitorpb.Filter) (*loadmonitorpb.GetSnapshotR
 }
 
 // check compares a watcher's view with GetSnapshot at the view's version.
-func (h *history) check(w *watcher, all *loadmonitorpb.GetSnapshotResponse) {
+func (h *history) check(w *watcher, all *picture) {
 	if err := w.trouble(); err != nil {
-		h.failf("watcher %s: %v", w.name, err)
+		h.failf("%s: %v", w.name, err)
 		return
 	}
 	v := w.client.View()
-	if v.Epoch != all.GetEpoch() || v.Version != all.GetVersion() {
+	if v.Epoch != all.epoch || v.Version != all.version {
 		return // its own goroutine compares it with the archive
 	}
+	part := all.filtered(w.options.Filter)
 	newest, ok := h.snapshot(w.filter())
 	if !ok {
 		return
 	}
-	if want := filtered(all, w.options.Filter); !proto.Equal(newest, want) {
-		h.failf("GetSnapshot with the filter of watcher %s is not the filtered GetSnapshot:\ngot  %v\nwant %v", w.name, newest, want)
+	if d := part.differs(newest); d != "" {
+		h.failf("GetSnapshot with the filter of %s is not the filtered GetSnapshot:\n%s", w.name, d)
 		return
 	}
 	h.tally.exact++
-	if d := compare(v, newest, w.truth(h.monitor)); d != "" {
-		h.failf("watcher %s, version %d:\n%s", w.name, v.Version, d)
+	if d := compare(v, part, w.truth(h.monitor)); d != "" {
+		h.failf("%s, version %d:\n%s", w.name, v.Version, d)
 	}
 }
 
@@ -306,9 +307,12 @@ func (h *history) settleDown() {
 		}
 		if synctest.Wait(); caughtUp() {
 			h.checkpoint()
+			if err := h.monitor.archive.unchanged(); err != nil {
+				h.failf("%v", err)
+			}
 			for _, w := range h.watchers {
 				if err := w.unchanged(); err != nil {
-					h.failf("watcher %s: %v", w.name, err)
+					h.failf("%s: %v", w.name, err)
 				}
 			}
 			return

@@ -124,52 +124,6 @@ func (s *gated) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// archive is the aggregator as its readers see it. It keeps every snapshot that any of them saw.
-type archive struct {
-	*aggregator.Aggregator
-	pinned *pinned
-	reader *watch.Service // answers from pinned
-
-	mu   sync.Mutex
-	seen map[uint64]*load.Snapshot // by version
-}
-
-// pinned shows one snapshot of the archive as if it were the newest.
-type pinned struct {
-	*aggregator.Aggregator
-	snap *load.Snapshot
-}
-
-func (p *pinned) Current() *load.Publication { return &load.Publication{Snapshot: p.snap} }
-
-func newArchive(a *aggregator.Aggregator) (*archive, error) {
-	p := &pinned{Aggregator: a}
-	reader, err := watch.New(watch.Options{Source: p})
-	if err != nil {
-		return nil, err
-	}
-	return &archive{Aggregator: a, pinned: p, reader: reader, seen: make(map[uint64]*load.Snapshot)}, nil
-}
-
-func (a *archive) Current() *load.Publication {
-	p := a.Aggregator.Current()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.seen[p.Snapshot.Version] = p.Snapshot
-	return p
-}
-
-// at returns what GetSnapshot answered when the version was the newest, without a filter.
-func (a *archive) at(version uint64) (*loadmonitorpb.GetSnapshotResponse, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.seen[version] == nil {
-		return nil, fmt.Errorf("version %d was never read from the aggregator", version)
-	}
-	a.pinned.snap = a.seen[version]
-	return a.reader.GetSnapshot(context.Background(), &loadmonitorpb.GetSnapshotRequest{})
-}
-
 // getSnapshot reads the newest snapshot over gRPC, all pages of it.
 func getSnapshot(ctx context.Context, c loadmonitorpb.SnapshotServiceClient, f *loadmonitorpb.Filter) (*loadmonitorpb.GetSnapshotResponse, error) {
 	req := &loadmonitorpb.GetSnapshotRequest{}

@@ -22,7 +22,7 @@ func TestHistories_ViewsEqualSnapshots(t *testing.T) {
 		t.Log(did.String())
 		return
 	}
-	const atLeast = 100
+	const atLeast = 50
 	begun := time.Now()
 	did := playHistories(t, 0, func(n int) bool { return n < atLeast || time.Since(begun) < 8*time.Second })
 	t.Log(did.String())

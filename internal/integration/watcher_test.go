@@ -136,7 +136,7 @@ func (w *watcher) compare(v *client.View) error {
 	if err != nil {
 		return err
 	}
-	if d := compare(v, filtered(all, w.options.Filter), w.truth(m)); d != "" {
+	if d := compare(v, all.filtered(w.options.Filter), w.truth(m)); d != "" {
 		return fmt.Errorf("version %d (link up %t):\n%s", v.Version, v.Link.Up, d)
 	}
 	return nil
