@@ -29,8 +29,8 @@ type RESTHandler interface {
 	Shutdown()
 }
 
-// newHTTP builds the HTTP server. It has no read timeout for whole requests: that would end long answers, too. Bodies
-// have their own (see bounded requests below).
+// newHTTP builds the HTTP server. It has no read timeout for whole requests, because that would end long answers, too;
+// bodies have one of their own, see boundedRequests.
 func newHTTP(o *Options, ready *readiness, gateway, metrics http.Handler) *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", allow(readOnly, func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") }))

@@ -12,23 +12,21 @@ import (
 )
 
 // Listen opens the listeners that were not given. After it, GRPCAddr and HTTPAddr say where. Run calls it when nobody
-// did; calling it again does nothing.
+// did; calling it again does nothing. It must not be called at the same time as Run.
 func (s *Server) Listen(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.listening {
 		return nil
 	}
 	grpcLis, httpLis := s.opts.GRPCListener, s.opts.HTTPListener
 	if grpcLis == nil {
-		l, err := listen(ctx, "gRPC", s.opts.GRPCAddr, DefaultGRPCAddr, s.opts.AllowInsecure)
+		l, err := ListenGRPC(ctx, s.opts.GRPCAddr, s.opts.AllowInsecure)
 		if err != nil {
 			return err
 		}
 		grpcLis = l
 	}
 	if httpLis == nil {
-		l, err := listen(ctx, "HTTP", s.opts.HTTPAddr, DefaultHTTPAddr, s.opts.AllowInsecure)
+		l, err := ListenHTTP(ctx, s.opts.HTTPAddr, s.opts.AllowInsecure)
 		if err != nil {
 			return errors.Join(err, grpcLis.Close())
 		}
@@ -48,13 +46,9 @@ func (s *Server) HTTPAddr() net.Addr { return s.httpConns.Addr() }
 // Run serves until ctx ends or a listener fails, then shuts down and returns after everything that it started has ended:
 // nil when ctx ended. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
-	s.mu.Lock()
-	if s.ran {
-		s.mu.Unlock()
+	if s.ran.Swap(true) {
 		return errors.New("server: Run was called before")
 	}
-	s.ran = true
-	s.mu.Unlock()
 	if err := s.Listen(ctx); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}

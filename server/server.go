@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 
@@ -26,9 +27,8 @@ type Server struct {
 	grpcConns, httpConns *boundedListener // without a listener until Listen
 	httpHandlers         sync.WaitGroup   // goroutines of HTTP connections; complete when Serve has returned
 
-	mu        sync.Mutex
-	listening bool // guarded by mu
-	ran       bool // guarded by mu
+	listening bool // used only by Listen
+	ran       atomic.Bool
 }
 
 // New returns a server that does not listen yet, or an error that names the option.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -335,6 +334,9 @@ func next[T any](t testing.TB, ch <-chan T, what string) T {
 	}
 }
 
+// count returns how often a reason was counted.
+func (t *tally) count(reason string) int64 { return t.counts[reason].Load() }
+
 // sane returns R(src, seq): a report as an engine sends it.
 func sane(src string, seq uint64, ranks ...*modelgatewaypb.RankLoad) *modelgatewaypb.LoadReport {
 	if len(ranks) == 0 {
@@ -375,55 +377,4 @@ func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
-}
-
-// freezer is a TCP proxy that can stop forwarding without closing anything.
-type freezer struct {
-	net.Listener
-	frozen atomic.Bool
-	thaw   chan struct{} // closed at the end
-}
-
-func newFreezer(t *testing.T, target string) *freezer {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &freezer{Listener: l, thaw: make(chan struct{})}
-	var wg sync.WaitGroup
-	pipe := func(dst, src net.Conn) {
-		defer dst.Close()
-		buf := make([]byte, 32<<10)
-		for {
-			n, err := src.Read(buf)
-			if f.frozen.Load() {
-				<-f.thaw
-				return
-			}
-			if _, werr := dst.Write(buf[:n]); err != nil || werr != nil {
-				return
-			}
-		}
-	}
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			up, err := net.Dial("tcp", target)
-			if err != nil {
-				_ = c.Close()
-				continue
-			}
-			wg.Go(func() { pipe(up, c) })
-			wg.Go(func() { pipe(c, up) })
-		}
-	})
-	t.Cleanup(func() {
-		close(f.thaw)
-		_ = l.Close()
-	})
-	return f
 }

@@ -44,8 +44,6 @@ func (t *tally) add(reason string) {
 	c.Add(1)
 }
 
-func (t *tally) count(reason string) int64 { return t.counts[reason].Load() }
-
 // metric offers the counts as a counter with the label reason.
 func (t *tally) metric(name, help string) load.Metric {
 	return load.Metric{Name: name, Help: help, Counter: true, Collect: func(yield func(float64, ...load.Label)) {
