@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,7 @@ type whole struct {
 	t       *testing.T
 	network *network
 	reader  loadmonitorpb.SnapshotServiceClient
-	dialled int
+	dialled atomic.Int64
 }
 
 // inBubble runs f beside a load monitor that knows the workers.
@@ -91,7 +92,7 @@ func (m *whole) dial(who string) *grpc.ClientConn {
 	return c
 }
 
-// engine is a connection of an engine with one report stream on it.
+// pusher is a connection of an engine with one report stream on it.
 type pusher struct {
 	t      *testing.T
 	stream grpc.ClientStreamingClient[modelgatewaypb.LoadReport, emptypb.Empty]
@@ -101,10 +102,9 @@ type pusher struct {
 // engine opens a connection and a report stream.
 func (m *whole) engine() *pusher {
 	m.t.Helper()
-	m.dialled++
 	ctx, cancel := context.WithCancel(context.Background())
 	m.t.Cleanup(cancel)
-	stream, err := modelgatewaypb.NewLoadMonitorServiceClient(m.dial(fmt.Sprintf("engine%d", m.dialled))).Report(ctx)
+	stream, err := modelgatewaypb.NewLoadMonitorServiceClient(m.dial(fmt.Sprintf("engine%d", m.dialled.Add(1)))).Report(ctx)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -134,8 +134,7 @@ func (p *pusher) end() *status.Status {
 // watch starts a router.
 func (m *whole) watch(o client.Options) *client.Client {
 	m.t.Helper()
-	m.dialled++
-	o.DialOptions = append(o.DialOptions, grpc.WithContextDialer(m.network.dialer(fmt.Sprintf("router%d", m.dialled))))
+	o.DialOptions = append(o.DialOptions, grpc.WithContextDialer(m.network.dialer(fmt.Sprintf("router%d", m.dialled.Add(1)))))
 	c, err := client.Dial("passthrough:///monitor", o)
 	if err != nil {
 		m.t.Fatal(err)
