@@ -43,6 +43,9 @@ func ParseAddress(addr string) (normalURL, origin string, err error) {
 	if s == "" {
 		return "", "", fmt.Errorf("address is empty: want http://host:port")
 	}
+	if strings.Contains(s, "@") {
+		return "", "", fmt.Errorf("address carries a user or password: remove it and use a token file")
+	}
 	if !strings.Contains(s, "://") {
 		s = "http://" + bracketed(s)
 	}
@@ -59,9 +62,6 @@ func ParseAddress(addr string) (normalURL, origin string, err error) {
 		port = defaultPort(port, "443")
 	default:
 		return "", "", fmt.Errorf("address %q: scheme %q: want http or https", addr, u.Scheme)
-	}
-	if u.User != nil {
-		return "", "", fmt.Errorf("address of host %q carries a user or password: remove it and use a token file", u.Hostname())
 	}
 	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 	if host == "" {

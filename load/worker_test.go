@@ -1,6 +1,9 @@
 package load
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // Rule ID1; cases A6 and L1: one spelling per endpoint.
 func TestParseAddress(t *testing.T) {
@@ -37,6 +40,15 @@ func TestParseAddress_Refuses(t *testing.T) {
 				t.Errorf("ParseAddress(%q) = %q, want an error", in, url)
 			}
 		})
+	}
+}
+
+// Case N1, its kind: an error never shows a password.
+func TestParseAddress_KeepsPasswords(t *testing.T) {
+	for _, in := range []string{"http://user:sentinel@w1:1", "ftp://user:sentinel@w1:1", "user:sentinel@w1:1", "http://user:sentinel@w 1:x"} {
+		if _, _, err := ParseAddress(in); err == nil || strings.Contains(err.Error(), "sentinel") {
+			t.Errorf("ParseAddress: %v", err)
+		}
 	}
 }
 
