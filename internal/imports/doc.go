@@ -1,0 +1,2 @@
+// Package imports guards which room may import which. It has no code but tests.
+package imports
