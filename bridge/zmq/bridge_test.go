@@ -1,0 +1,324 @@
+package zmq
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+// Case B1: each socket has its own sequence, and what comes with the same sequence again is the aggregator's to judge.
+func TestBridge_DeliversEveryRankWithItsOwnSequence(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	p0, p1 := socket(t, c, "tcp://127.0.0.1:*"), socket(t, c, "tcp://127.0.0.1:*")
+	o := quick(s)
+	o.Silence = time.Minute
+	start(t, o, target("w", 0, p0.Endpoint()), target("w", 1, p1.Endpoint()))
+	meet(t, p0, s, "w", 0)
+	meet(t, p1, s, "w", 1)
+	for _, m := range []struct {
+		rank     int32
+		sequence int64
+		running  int64
+	}{{0, 1000, 5}, {1, 1003, 6}, {1, 1004, 7}, {1, 1004, 8}, {0, 500, 9}} {
+		p := p0
+		if m.rank == 1 {
+			p = p1
+		}
+		if err := p.Send("load", m.sequence, running(m.running)); err != nil {
+			t.Fatal(err)
+		}
+		s.await(t, fmt.Sprintf("%+v", m), func() bool {
+			got := s.reports[targetKey{"w", m.rank}]
+			last := &got[len(got)-1]
+			return last.Sequence == m.sequence && runningOf(last) == m.running && last.CapacityOptional && last.Load.DPRank == m.rank
+		})
+	}
+}
+
+// Case B3: a gap is nothing to wait for, and what was skipped here is told apart from what was missed.
+func TestBridge_GapsAndSkippedMessagesAddUp(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	p := socket(t, c, "tcp://127.0.0.1:*")
+	o := quick(s)
+	o.Silence = time.Minute
+	b, _ := start(t, o, target("w", 0, p.Endpoint()))
+	n := meet(t, p, s, "w", 0)
+	const burst = 200
+	for i := range int64(burst) {
+		if err := p.Send("load", n+i, running(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The publisher's own send mark is small, so it may shed; what it sends last after that gets through.
+	last := n + burst + 497
+	s.await(t, "the message after the gap", func() bool {
+		if err := p.Send("load", last, running(7)); err != nil {
+			t.Fatal(err)
+		}
+		got := s.reports[targetKey{"w", 0}]
+		return runningOf(&got[len(got)-1]) == 7
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var told uint64
+	for _, r := range s.reports[targetKey{"w", 0}] {
+		told += r.Conflated + 1
+	}
+	if got := metric(t, b, "zmq_messages_total"); told > uint64(got) || float64(told) < got-2*float64(burst) {
+		t.Errorf("reports account for %d messages of %v", told, got)
+	}
+	if metric(t, b, "zmq_messages_conflated_total")+metric(t, b, "zmq_messages_decoded_total") != float64(told) {
+		t.Errorf("conflated %v and decoded %v, want %d together", metric(t, b, "zmq_messages_conflated_total"), metric(t, b, "zmq_messages_decoded_total"), told)
+	}
+}
+
+// Case C4: an idle engine repeats itself; every repetition is handed on.
+func TestBridge_EqualMessagesAreHandedOn(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	e := publish(t, c, "tcp://127.0.0.1:*", running(0))
+	start(t, quick(s), target("w", 0, e.endpoint))
+	got := s.awaitReports(t, "w", 0, 20)
+	for i := range got[1:] {
+		if got[i+1].Sequence <= got[i].Sequence {
+			t.Fatalf("sequence %d after %d", got[i+1].Sequence, got[i].Sequence)
+		}
+	}
+}
+
+// Case E4: ranks that are no longer targets are closed, and nothing of them is handed on after SetTargets has returned.
+func TestBridge_ShrinkingClosesSockets(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	var targets []Target
+	for r := range int32(8) {
+		targets = append(targets, target("w", r, publish(t, c, "tcp://127.0.0.1:*", running(int64(r))).endpoint))
+	}
+	b, _ := start(t, quick(s), targets...)
+	for r := range int32(8) {
+		s.awaitReports(t, "w", r, 2)
+	}
+	b.SetTargets(targets[:2])
+	// One message may be on its way; the socket's Release comes after it.
+	s.await(t, "six streams to end", func() bool { return s.ended >= 6 })
+	before := make(map[int32]int)
+	for r := int32(2); r < 8; r++ {
+		before[r] = s.count("w", r)
+	}
+	for range 5 {
+		s.awaitMore(t, "w", 0)
+		s.awaitMore(t, "w", 1)
+	}
+	for r, n := range before {
+		if got := s.count("w", r); got != n {
+			t.Errorf("rank %d: %d messages after its socket was closed", r, got-n)
+		}
+	}
+	s.await(t, "two sockets", func() bool { return metric(t, b, "zmq_sockets") == 2 && metric(t, b, "zmq_targets") == 2 })
+}
+
+// A rank whose target stays the same keeps its connection; one whose generation changed is dialled anew.
+func TestBridge_ChangedTargetsAreDialledAnew(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	stays := target("w", 0, publish(t, c, "tcp://127.0.0.1:*", running(0)).endpoint)
+	changes := target("w", 1, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint)
+	b, _ := start(t, quick(s), stays, changes)
+	s.awaitReports(t, "w", 0, 1)
+	s.awaitReports(t, "w", 1, 1)
+	changes.Generation++
+	b.SetTargets([]Target{stays, changes})
+	s.await(t, "another stream of rank 1", func() bool {
+		n := 0
+		for _, k := range s.streams {
+			if k.rank == 1 {
+				n++
+			}
+		}
+		return n == 2 && s.ended == 1
+	})
+	s.awaitMore(t, "w", 0)
+	if got := metric(t, b, "zmq_connects_total"); got != 3 {
+		t.Errorf("%v connections, want 3", got)
+	}
+}
+
+// A second endpoint for a rank that has one is named and left alone.
+func TestBridge_OneEndpointPerRank(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	first, second := publish(t, c, "tcp://127.0.0.1:*", running(2)), publish(t, c, "tcp://127.0.0.1:*", running(60))
+	var out safeBuffer
+	o := quick(s)
+	o.Logger = slog.New(slog.NewTextHandler(&out, nil))
+	start(t, o, target("w", 0, first.endpoint), target("w", 0, second.endpoint))
+	for _, r := range s.awaitReports(t, "w", 0, 10) {
+		if runningOf(&r) != 2 {
+			t.Fatalf("case E6: a message of the second endpoint: %d", runningOf(&r))
+		}
+	}
+	if !strings.Contains(out.String(), "two load endpoints") {
+		t.Errorf("log says %q", out.String())
+	}
+}
+
+// Case E7: ports that cannot be are named, never dialled, and disturb nobody.
+func TestBridge_PortsOutOfRangeAreNotDialled(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	good := target("good", 0, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint)
+	targets := []Target{good}
+	for i, port := range []int{0, -1, 65536, 70000} {
+		targets = append(targets, Target{WorkerID: "bad", Rank: int32(i), Host: "127.0.0.1", Port: port})
+	}
+	targets = append(targets, Target{WorkerID: "nohost", Port: 1}, Target{WorkerID: "key", Host: "::1", Port: 1, ServerKey: "short"})
+	b, _ := start(t, quick(s), targets...)
+	for i, port := range []string{"0", "-1", "65536", "70000"} {
+		s.awaitNote(t, "bad", int32(i), "port "+port+" is not dialled")
+	}
+	s.awaitNote(t, "nohost", 0, "no host")
+	s.awaitNote(t, "key", 0, "CURVE server key")
+	s.awaitReports(t, "good", 0, 3)
+	if got := metric(t, b, "zmq_connects_total"); got != 1 {
+		t.Errorf("%v connections, want 1", got)
+	}
+	b.SetTargets(nil)
+	s.await(t, "no socket", func() bool { return metric(t, b, "zmq_sockets") == 0 })
+}
+
+// What the aggregator refuses because of who it is about ends the stream; what it refuses as a value does not.
+func TestBridge_RefusalsOfIdentityEndTheStream(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		ends bool
+	}{
+		{"unknown worker", load.ErrUnknownWorker, true},
+		{"other transport", load.ErrWrongTransport, true},
+		{"conflict", load.ErrOriginConflict, true},
+		{"duplicate", load.ErrSequenceOld, false},
+		{"two publishers", load.ErrPublisherConflict, false},
+		{"value", load.ErrNegative, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, s := testContext(t), newRecorder()
+			e := publish(t, ctx, "tcp://127.0.0.1:*", running(1))
+			asked := 0
+			s.refuse = func(*load.RankReport) error {
+				asked++
+				if asked <= 3 {
+					return fmt.Errorf("wrapped: %w", c.err)
+				}
+				return nil
+			}
+			b, _ := start(t, quick(s), target("w", 0, e.endpoint))
+			s.awaitReports(t, "w", 0, 3)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			want := 0
+			if c.ends {
+				want = 3
+			}
+			if s.ended != want {
+				t.Errorf("%d streams ended, want %d", s.ended, want)
+			}
+			if got := metric(t, b, "zmq_messages_refused_total"); got != 3 {
+				t.Errorf("%v refused, want 3", got)
+			}
+		})
+	}
+}
+
+// The aggregator ends a stream: its socket goes, and as long as the rank is a target another one comes.
+func TestBridge_EndedStreamIsDropped(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
+	start(t, quick(s), target("w", 0, e.endpoint))
+	s.awaitReports(t, "w", 0, 1)
+	s.mu.Lock()
+	for st := range s.streams {
+		st.End(load.ErrWorkerRemoved)
+	}
+	s.mu.Unlock()
+	s.await(t, "the stream to be released", func() bool { return s.ended == 1 })
+	s.awaitMore(t, "w", 0)
+}
+
+func TestBridge_RunEndsCleanly(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	var targets []Target
+	for r := range int32(16) {
+		targets = append(targets, target("w", r, publish(t, c, "tcp://127.0.0.1:*", running(int64(r))).endpoint))
+	}
+	targets = append(targets, Target{WorkerID: "dead", Host: "127.0.0.1", Port: 1})
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	b, stop := start(t, quick(s), targets...)
+	for r := range int32(16) {
+		s.awaitReports(t, "w", r, 2)
+	}
+	stop()
+	s.await(t, "all streams to be released", func() bool { return s.ended == 16 })
+	s.await(t, "goroutines and descriptors to be given back", func() bool {
+		return runtime.NumGoroutine() <= goroutines && openFiles(t) <= files
+	})
+	if got := metric(t, b, "zmq_sockets"); got != 0 {
+		t.Errorf("%v sockets after Run has returned", got)
+	}
+	b.SetTargets(targets) // nobody listens, and nothing breaks
+	if err := b.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "called before") {
+		t.Errorf("second Run: %v", err)
+	}
+}
+
+func TestNew_NamesWhatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*Options)
+		want string
+	}{
+		{"sink", func(o *Options) { o.Sink = nil }, "Sink"},
+		{"heartbeat", func(o *Options) { o.Heartbeat = time.Second }, "heartbeat is 1s: want at least 10s"},
+		{"rate cap", func(o *Options) { o.RankInterval = -1 }, "rank interval is -1ns"},
+		{"owners", func(o *Options) { o.Owners = -1 }, "-1 owners"},
+		{"sockets", func(o *Options) { o.MaxSockets = -1 }, "-1 sockets"},
+		{"key", func(o *Options) { o.Curve.ServerKey = "x" }, "CURVE server key has 1 characters"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := Options{Sink: newRecorder()}
+			c.set(&o)
+			if _, err := New(o); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one with %q", err, c.want)
+			}
+		})
+	}
+}
+
+func openFiles(t testing.TB) int {
+	t.Helper()
+	d, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(d)
+}
+
+// safeBuffer is a buffer for a logger.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
