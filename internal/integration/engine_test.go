@@ -62,6 +62,9 @@ type rankTruth struct {
 // forget is what happens when registration removes the worker or makes another of it.
 func (e *engine) forget() { e.truth, e.refused = truth{}, false }
 
+// doubt is what is left to say after events that raced.
+func (e *engine) doubt() { e.truth = truth{unsure: true} }
+
 // took notes a pushed report that was accepted now.
 func (e *engine) took(r *load.Report, now time.Time) {
 	t := truth{
@@ -71,6 +74,7 @@ func (e *engine) took(r *load.Report, now time.Time) {
 	if e.truth.source != "" && e.truth.source != t.source {
 		t.retired = append(t.retired, e.truth.source)
 	}
+	t.unsure = e.truth.unsure && t.unreachable // what stays of the ranks is not known yet
 	if !t.unreachable {
 		t.ranks = make(map[int32]rankTruth, len(r.Ranks))
 		old := func(l load.RankLoad) bool {

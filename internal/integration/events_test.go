@@ -24,7 +24,7 @@ func (h *history) burst() {
 		defer func() {
 			h.racing = false
 			for _, e := range h.engines { // also those whose origin another one claimed until now
-				e.truth.unsure = true
+				e.doubt()
 			}
 		}()
 		set := h.nextWorkers()
