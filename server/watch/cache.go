@@ -32,7 +32,8 @@ type memo struct {
 	mu      sync.Mutex
 	bundles map[bundleKey]*bundleCell // guarded by mu
 
-	bytes atomic.Int64 // taken by bundles
+	bytes  atomic.Int64 // taken by bundles
+	recent atomic.Pointer[bundleCell]
 }
 
 // bundleKey names the bytes of a bundle: with the snapshot it says everything that they depend on.
@@ -44,6 +45,7 @@ type bundleKey struct {
 
 // bundleCell is made under the lock and filled outside it, by one of those who want it while the others wait.
 type bundleCell struct {
+	key  bundleKey
 	once sync.Once
 	b    *bundle
 }
@@ -73,16 +75,10 @@ func (s *Service) heartbeatFrames(snap *load.Snapshot, held uint64, v *view) *bu
 
 func (s *Service) bundle(snap *load.Snapshot, key bundleKey, build func() *bundle) *bundle {
 	m := snap.Memo.Get(newMemo).(*memo)
-	m.mu.Lock()
-	cell := m.bundles[key]
-	switch {
-	case cell != nil:
+	cell, hit := m.cell(key)
+	if hit {
 		s.counters.cacheHits.Add(1)
-	case m.bytes.Load() < maxCachedBytes:
-		cell = &bundleCell{}
-		m.bundles[key] = cell
 	}
-	m.mu.Unlock()
 	if cell == nil {
 		return build()
 	}
@@ -91,4 +87,23 @@ func (s *Service) bundle(snap *load.Snapshot, key bundleKey, build func() *bundl
 		m.bytes.Add(int64(cell.b.size))
 	})
 	return cell.b
+}
+
+// cell returns the cell of the key, and whether somebody asked for it before; nil when the snapshot keeps enough.
+func (m *memo) cell(key bundleKey) (cell *bundleCell, hit bool) {
+	// Most watchers want what the one before them wanted.
+	if cell = m.recent.Load(); cell != nil && cell.key == key {
+		return cell, true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if cell, hit = m.bundles[key]; !hit {
+		if m.bytes.Load() >= maxCachedBytes {
+			return nil, false
+		}
+		cell = &bundleCell{key: key}
+		m.bundles[key] = cell
+	}
+	m.recent.Store(cell)
+	return cell, hit
 }

@@ -41,13 +41,15 @@ type frame struct {
 	shared *shared
 	taken  *progress // told whenever a piece has left; nil: nobody asks
 
-	now  [nowSize]byte // field now_us, the one that differs from send to send
-	nowN int
+	now   [nowSize]byte // field now_us, the one that differs from send to send
+	nowN  int
+	small [2]mem.Buffer // now_us and the rest of a small frame
 }
 
 func newFrame(s *shared, now load.Instant, taken *progress) *frame {
 	f := &frame{shared: s, taken: taken}
 	f.nowN = len(appendUint(f.now[:0], frameNowUs, uint64(now)))
+	f.small = [2]mem.Buffer{mem.SliceBuffer(f.now[:f.nowN]), s.whole}
 	return f
 }
 
@@ -56,12 +58,11 @@ func (f *frame) size() int { return f.nowN + len(f.shared.bytes) }
 
 // buffers returns the encoded message without copying it.
 func (f *frame) buffers() mem.BufferSlice {
-	now := mem.SliceBuffer(f.now[:f.nowN])
 	if f.shared.pieces == nil || f.taken == nil {
-		return mem.BufferSlice{now, f.shared.whole}
+		return f.small[:]
 	}
 	list := make(mem.BufferSlice, 0, 1+len(f.shared.pieces))
-	list = append(list, now)
+	list = append(list, f.small[0])
 	for i := range f.shared.pieces {
 		list = append(list, mem.NewBuffer(&f.shared.pieces[i], f.taken))
 	}

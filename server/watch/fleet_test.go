@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/loadmonitor/loadmonitor/load"
@@ -135,25 +136,22 @@ func (f *fleet) publish() *load.Snapshot {
 
 // source hands out what a test publishes.
 type source struct {
-	mu    sync.Mutex
-	p     *load.Publication
-	next  chan struct{}
+	p     atomic.Pointer[load.Publication]
 	clock func() load.Instant
+
+	mu   sync.Mutex
+	next chan struct{} // guarded by mu
 }
 
 func newSource(s *load.Snapshot) *source {
 	src := &source{next: make(chan struct{})}
-	src.p = &load.Publication{Snapshot: s, Next: src.next}
+	src.p.Store(&load.Publication{Snapshot: s, Next: src.next})
 	begun := time.Now()
 	src.clock = func() load.Instant { return load.Instant(time.Since(begun).Microseconds()) + 1 }
 	return src
 }
 
-func (s *source) Current() *load.Publication {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.p
-}
+func (s *source) Current() *load.Publication { return s.p.Load() }
 
 func (s *source) Now() load.Instant { return s.clock() }
 
@@ -164,12 +162,13 @@ func (s *source) beat() { s.replace(nil, 1) }
 func (s *source) replace(snap *load.Snapshot, beats uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	old := s.p.Load()
 	if snap == nil {
-		snap = s.p.Snapshot
+		snap = old.Snapshot
 	}
 	superseded := s.next
 	s.next = make(chan struct{})
-	s.p = &load.Publication{Snapshot: snap, Beat: s.p.Beat + beats, Next: s.next}
+	s.p.Store(&load.Publication{Snapshot: snap, Beat: old.Beat + beats, Next: s.next})
 	close(superseded)
 }
 

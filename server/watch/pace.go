@@ -9,18 +9,22 @@ import (
 const (
 	// noPace is the interval below which pacing is left alone: so few watchers send at once.
 	noPace = time.Millisecond
+	// grid is how far apart slots are.
+	grid = time.Millisecond
 	// blockedSend is how long a call of SendMsg takes at least when it waited for the watcher rather than worked.
 	blockedSend = 250 * time.Microsecond
 	// sendShare is how many times the CPU of SendMsg a frame costs in all: grpc's writer, the system call and the
 	// watcher's window updates happen after SendMsg has returned and cannot be seen from here. Measured over loopback
 	// TCP with one watcher a connection, see BenchmarkSendCost.
-	sendShare = 8
+	sendShare = 10
 	// costWeight is the weight of a new measurement: 1/64.
 	costWeight = 64
 )
 
 // pace spreads all watchers' sends so that they stay within half of the CPUs (rule W8).
 type pace struct {
+	zero time.Time // immutable: where the grid of slots begins
+
 	watchers atomic.Int64
 	cost     atomic.Int64 // smoothed CPU of one send, nanoseconds
 	cpus     atomic.Int64
@@ -42,9 +46,10 @@ func (p *pace) observe(d time.Duration) {
 	sample := int64(d) * sendShare
 	for {
 		old := p.cost.Load()
-		cost := old + (sample-old)/costWeight
-		if old == 0 {
-			cost = sample
+		cost := sample
+		if old > 0 {
+			// A call that was preempted took long without costing more.
+			cost = old + (min(sample, 4*old)-old)/costWeight
 		}
 		if p.cost.CompareAndSwap(old, cost) {
 			return
@@ -64,13 +69,18 @@ func (p *pace) interval() time.Duration {
 
 // slot returns when a watcher that has something to do now, and last did something at worked, may do it. Watchers that
 // are woken by the same publication spread over one interval by their phases, 0 <= phase < 1; a watcher that is busy
-// goes on one interval after its last send, which keeps it where its phase put it.
+// goes on one interval after its last send, which keeps it where its phase put it. Slots are a millisecond apart: waking
+// a few watchers together costs much less than waking each by itself.
 func (p *pace) slot(now, worked time.Time, phase float64) time.Time {
 	interval := p.interval()
-	if next := worked.Add(interval); now.Before(next) {
-		return next
+	if interval == 0 {
+		return now
 	}
-	return now.Add(time.Duration(phase * float64(interval)))
+	at := worked.Add(interval)
+	if !now.Before(at) {
+		at = now.Add(time.Duration(phase * float64(interval)))
+	}
+	return at.Add(grid - 1 - (at.Sub(p.zero)+grid-1)%grid)
 }
 
 // phases hands out phases that lie far apart however many are drawn: multiples of the golden ratio, modulo 1.

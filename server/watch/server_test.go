@@ -29,17 +29,27 @@ func newService(t testing.TB, o Options) *Service {
 }
 
 // serve mounts the service as production does, in memory so that it runs in a bubble, and returns a client.
-func serve(t testing.TB, s *Service, opts ...grpc.ServerOption) loadmonitorpb.SnapshotServiceClient {
+func serve(t testing.TB, s loadmonitorpb.SnapshotServiceServer, opts ...grpc.ServerOption) loadmonitorpb.SnapshotServiceClient {
 	t.Helper()
 	lis := bufconn.Listen(1 << 20)
 	serveOn(t, lis, s, opts...)
+	return dialOn(t, lis, func(c net.Conn) net.Conn { return c })
+}
+
+// dialOn returns a client with a connection of its own, which wrap may tamper with.
+func dialOn(t testing.TB, lis *bufconn.Listener, wrap func(net.Conn) net.Conn) loadmonitorpb.SnapshotServiceClient {
+	t.Helper()
 	return dial(t, "passthrough:///bufconn", grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-		return lis.DialContext(ctx)
+		c, err := lis.DialContext(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(c), nil
 	}))
 }
 
 // serveTCP mounts the service on a real socket and returns its address.
-func serveTCP(t testing.TB, s *Service, opts ...grpc.ServerOption) string {
+func serveTCP(t testing.TB, s loadmonitorpb.SnapshotServiceServer, opts ...grpc.ServerOption) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -49,7 +59,7 @@ func serveTCP(t testing.TB, s *Service, opts ...grpc.ServerOption) string {
 	return lis.Addr().String()
 }
 
-func serveOn(t testing.TB, lis net.Listener, s *Service, opts ...grpc.ServerOption) {
+func serveOn(t testing.TB, lis net.Listener, s loadmonitorpb.SnapshotServiceServer, opts ...grpc.ServerOption) {
 	t.Helper()
 	g := grpc.NewServer(append(opts, grpc.ForceServerCodecV2(Codec()), grpc.StaticStreamWindowSize(64<<10), grpc.StaticConnWindowSize(64<<10))...)
 	loadmonitorpb.RegisterSnapshotServiceServer(g, s)
@@ -64,7 +74,8 @@ func serveOn(t testing.TB, lis net.Listener, s *Service, opts ...grpc.ServerOpti
 
 func dial(t testing.TB, target string, opts ...grpc.DialOption) loadmonitorpb.SnapshotServiceClient {
 	t.Helper()
-	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	// A fixed window: the estimated one grows without bound in a bubble, where no time passes on the way.
+	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStaticStreamWindowSize(64<<10))
 	cc, err := grpc.NewClient(target, opts...)
 	if err != nil {
 		t.Fatal(err)

@@ -133,6 +133,7 @@ func New(o Options) (*Service, error) {
 		started:       time.Now(),
 		closed:        make(chan struct{}),
 		pages:         pages{lifetime: o.PageLifetime},
+		pace:          pace{zero: time.Now()},
 	}, nil
 }
 

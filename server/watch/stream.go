@@ -128,20 +128,21 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 	for {
 		var err error
-		step, until := w.turn.next(time.Now(), p.Snapshot.Version, p.Beat)
+		now := time.Now()
+		step, until := w.turn.next(now, p.Snapshot.Version, p.Beat)
 		switch step {
 		case stepIdle:
 			err = wait(ctx, p.Next, nil)
 		case stepSleep:
-			timer.Reset(time.Until(until))
+			timer.Reset(until.Sub(now))
 			err = wait(ctx, nil, timer.C)
 		case stepEither:
-			timer.Reset(time.Until(until))
+			timer.Reset(until.Sub(now))
 			err = wait(ctx, p.Next, timer.C)
 		case stepLook:
-			err = w.look(p)
+			err = w.look(p, now)
 		case stepBeat:
-			err = w.answer(p)
+			err = w.answer(p, now)
 		}
 		if err != nil {
 			return err
@@ -178,9 +179,8 @@ func (w *watcher) first(p *load.Publication) error {
 
 // look sends the publication's update. One without content waits until a beat wants a frame anyway: the watcher misses
 // nothing but the number of the version.
-func (w *watcher) look(p *load.Publication) error {
+func (w *watcher) look(p *load.Publication, now time.Time) error {
 	b := w.s.updateFrames(p.Snapshot, baseOf(p.Snapshot, w.epoch, w.held), w.view)
-	now := time.Now()
 	if b.empty && !w.turn.mustAnswer(p.Beat) {
 		w.turn.lookedAt(now, p.Snapshot.Version, p.Beat, false, false)
 		return nil
@@ -192,15 +192,15 @@ func (w *watcher) look(p *load.Publication) error {
 
 // answer sends a heartbeat if nothing was sent since the last beat: an advancing frame when the versions since then were
 // found to hold nothing for the view, else one that names the version that the receiver holds.
-func (w *watcher) answer(p *load.Publication) error {
+func (w *watcher) answer(p *load.Publication, now time.Time) error {
 	if !w.turn.mustAnswer(p.Beat) {
-		w.turn.answered(time.Now(), p.Beat, false)
+		w.turn.answered(now, p.Beat, false)
 		return nil
 	}
 	if w.turn.looked == p.Snapshot.Version && w.held != p.Snapshot.Version {
-		return w.look(p)
+		return w.look(p, now)
 	}
-	w.turn.answered(time.Now(), p.Beat, true)
+	w.turn.answered(now, p.Beat, true)
 	return w.send(w.s.heartbeatFrames(p.Snapshot, w.held, w.view))
 }
 

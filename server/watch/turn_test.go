@@ -7,7 +7,7 @@ import (
 )
 
 func paced(interval time.Duration) *pace {
-	p := &pace{}
+	p := &pace{zero: time.Unix(0, 0)}
 	p.cpus.Store(2)
 	p.watchers.Store(1)
 	p.cost.Store(int64(interval))
