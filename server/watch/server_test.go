@@ -31,15 +31,25 @@ func newService(t testing.TB, o Options) *Service {
 // serve mounts the service as production does, in memory so that it runs in a bubble, and returns a client.
 func serve(t testing.TB, s loadmonitorpb.SnapshotServiceServer, opts ...grpc.ServerOption) loadmonitorpb.SnapshotServiceClient {
 	t.Helper()
+	return loadmonitorpb.NewSnapshotServiceClient(serveConn(t, s, opts...))
+}
+
+func serveConn(t testing.TB, s loadmonitorpb.SnapshotServiceServer, opts ...grpc.ServerOption) *grpc.ClientConn {
+	t.Helper()
 	lis := bufconn.Listen(1 << 20)
 	serveOn(t, lis, s, opts...)
-	return dialOn(t, lis, func(c net.Conn) net.Conn { return c })
+	return connectOn(t, lis, func(c net.Conn) net.Conn { return c })
 }
 
 // dialOn returns a client with a connection of its own, which wrap may tamper with.
 func dialOn(t testing.TB, lis *bufconn.Listener, wrap func(net.Conn) net.Conn) loadmonitorpb.SnapshotServiceClient {
 	t.Helper()
-	return dial(t, "passthrough:///bufconn", grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+	return loadmonitorpb.NewSnapshotServiceClient(connectOn(t, lis, wrap))
+}
+
+func connectOn(t testing.TB, lis *bufconn.Listener, wrap func(net.Conn) net.Conn) *grpc.ClientConn {
+	t.Helper()
+	return connect(t, "passthrough:///bufconn", grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 		c, err := lis.DialContext(ctx)
 		if err != nil {
 			return nil, err
@@ -74,6 +84,11 @@ func serveOn(t testing.TB, lis net.Listener, s loadmonitorpb.SnapshotServiceServ
 
 func dial(t testing.TB, target string, opts ...grpc.DialOption) loadmonitorpb.SnapshotServiceClient {
 	t.Helper()
+	return loadmonitorpb.NewSnapshotServiceClient(connect(t, target, opts...))
+}
+
+func connect(t testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
 	// A fixed window: the estimated one grows without bound in a bubble, where no time passes on the way.
 	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStaticStreamWindowSize(64<<10))
 	cc, err := grpc.NewClient(target, opts...)
@@ -81,7 +96,7 @@ func dial(t testing.TB, target string, opts ...grpc.DialOption) loadmonitorpb.Sn
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cc.Close() })
-	return loadmonitorpb.NewSnapshotServiceClient(cc)
+	return cc
 }
 
 // arrival is one frame as a watcher saw it.
