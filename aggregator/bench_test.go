@@ -1,0 +1,94 @@
+package aggregator
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+// benchFleet returns an aggregator without a publisher, its workers fed once by eight ranks each and published.
+func benchFleet(b *testing.B, workers int) (*Aggregator, []*load.Stream, []*load.Report) {
+	b.Helper()
+	a, err := New(Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	set := make([]load.Worker, workers)
+	for i := range set {
+		set[i] = w(1, func(x *load.Worker) {
+			x.Origin = fmt.Sprintf("127.0.%d.%d:30000", i/250, i%250)
+			x.URL, x.ID = "http://"+x.Origin, fmt.Sprintf("w%05d", i)
+		})
+	}
+	a.SetWorkers(set)
+	streams, reports := make([]*load.Stream, workers), make([]*load.Report, workers)
+	for i := range set {
+		ranks := make([]load.RankLoad, 8)
+		for r := range ranks {
+			ranks[r] = rank(int32(r))
+		}
+		streams[i], reports[i] = push(), report(1, fmt.Sprint("src", i), 1, ranks...)
+		reports[i].Claim.Address = set[i].URL
+		if err := a.Apply(streams[i], reports[i]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	a.publish(false)
+	return a, streams, reports
+}
+
+// next makes the report the one after it, with other values where changed.
+func next(r *load.Report, changed bool) {
+	r.Sequence++
+	if changed {
+		for i := range r.Ranks {
+			r.Ranks[i].SetInt(load.NumRunningReqs, int64(r.Sequence%100))
+		}
+	}
+}
+
+func BenchmarkApply(b *testing.B) {
+	for _, changed := range []bool{true, false} {
+		b.Run(fmt.Sprintf("changed=%v", changed), func(b *testing.B) {
+			a, streams, reports := benchFleet(b, 1000)
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				n := i % len(streams)
+				next(reports[n], changed)
+				if err := a.Apply(streams[n], reports[n]); err != nil {
+					b.Fatal(err)
+				}
+				i++
+			}
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "reports/s")
+		})
+	}
+}
+
+// BenchmarkPublish applies and publishes k changed workers of a fleet.
+func BenchmarkPublish(b *testing.B) {
+	for _, workers := range []int{100, 10_000} {
+		for _, k := range []int{1, 50} {
+			b.Run(fmt.Sprintf("workers=%d/k=%d", workers, k), func(b *testing.B) {
+				a, streams, reports := benchFleet(b, workers)
+				b.ReportAllocs()
+				i := 0
+				for b.Loop() {
+					b.StopTimer()
+					for range k {
+						n := i * 61 % workers
+						next(reports[n], true)
+						if err := a.Apply(streams[n], reports[n]); err != nil {
+							b.Fatal(err)
+						}
+						i++
+					}
+					b.StartTimer()
+					a.publish(false)
+				}
+			})
+		}
+	}
+}
