@@ -21,14 +21,14 @@ func setAlone(m protoreflect.Message, f protoreflect.FieldDescriptor) {
 	}
 }
 
+// named is a set of signals or figures.
+type named interface {
+	~uint8
+	String() string
+}
+
 // knownOf collects what is known of a RankLoad or an Aggregate, by name.
-func knownOf[I interface {
-	~uint8
-	String() string
-}, F interface {
-	~uint8
-	String() string
-}](ni I, nf F, ints func(I) (int64, bool), floats func(F) (float64, bool)) map[string]float64 {
+func knownOf[I, F named](ni I, nf F, ints func(I) (int64, bool), floats func(F) (float64, bool)) map[string]float64 {
 	got := map[string]float64{}
 	for i := range ni {
 		if v, ok := ints(i); ok {
