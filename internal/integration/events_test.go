@@ -144,7 +144,8 @@ func (h *history) late(e *engine) func() {
 	r.Sequence = e.seq
 	return func() {
 		if h.apply(e, o.stream, r) == nil && o.source != e.source {
-			e.source = "" // the monitor had not heard of the older source before, so the newer one is replaced now
+			h.replace(e) // the monitor had not heard of the older source before, so the newer one is replaced now
+			e.source = ""
 		}
 		h.drop(e, o.stream)
 	}
