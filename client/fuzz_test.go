@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protodelim"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
 )
@@ -28,6 +29,17 @@ func FuzzApply(f *testing.F) {
 			}
 		}
 		f.Add(b.Bytes())
+	}
+	for _, file := range traces(f) {
+		for _, stream := range readTrace(f, file).Streams {
+			var b []byte
+			for _, u := range stream.Updates {
+				for _, r := range u.Frames {
+					b = protowire.AppendBytes(b, r)
+				}
+			}
+			f.Add(b)
+		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		in := bytes.NewReader(data)

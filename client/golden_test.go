@@ -45,23 +45,32 @@ func fromJSON[M proto.Message](t *testing.T, text json.RawMessage, m M) M {
 	return m
 }
 
-func TestGolden_TracesResultInTheirViews(t *testing.T) {
+// traces returns the files of all traces.
+func traces(t testing.TB) []string {
+	t.Helper()
 	files, err := filepath.Glob("../testdata/watch/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d traces in testdata/watch, %v", len(files), err)
 	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var tr trace
-			if err := json.Unmarshal(text, &tr); err != nil {
-				t.Fatal(err)
-			}
-			replay(t, &tr)
-		})
+	return files
+}
+
+func readTrace(t testing.TB, file string) *trace {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tr trace
+	if err := json.Unmarshal(text, &tr); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return &tr
+}
+
+func TestGolden_TracesResultInTheirViews(t *testing.T) {
+	for _, file := range traces(t) {
+		t.Run(filepath.Base(file), func(t *testing.T) { replay(t, readTrace(t, file)) })
 	}
 }
 
