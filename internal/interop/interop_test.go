@@ -92,6 +92,15 @@ func TestPython_EnginesAndRouters(t *testing.T) {
 	}
 }
 
+// The golden traces mean the same to a receiver that shares nothing with the one that recorded them.
+func TestPython_GoldenTraces(t *testing.T) {
+	reader := start(t, python, "traces.py", generateStubs(t), root+"/testdata/watch")
+	t.Logf("%s traces", reader.line(t))
+	if code := reader.wait(t); code != 0 {
+		t.Errorf("exits with %d", code)
+	}
+}
+
 // optional is a field with presence. Debian's grpc_tools holds a compiler that is older than these, so it is given what
 // they stand for on the wire and in Python alike: a oneof with one member.
 var optional = regexp.MustCompile(`(?m)^( *)optional (\S+) (\w+) = (\d+);`)
