@@ -3,7 +3,6 @@ package zmq
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"os"
 	"runtime"
 	"strings"
@@ -154,7 +153,7 @@ func TestBridge_OneEndpointPerRank(t *testing.T) {
 	first, second := publish(t, c, "tcp://127.0.0.1:*", running(2)), publish(t, c, "tcp://127.0.0.1:*", running(60))
 	var out safeBuffer
 	o := quick(s)
-	o.Logger = slog.New(slog.NewTextHandler(&out, nil))
+	o.Logger = newTestLogger(&out)
 	start(t, o, target("w", 0, first.endpoint), target("w", 0, second.endpoint))
 	for _, r := range s.awaitReports(t, "w", 0, 10) {
 		if runningOf(&r) != 2 {

@@ -55,6 +55,8 @@ type dialer struct {
 	names  map[string]*name    // of all targets that have one
 	queue  [2][]*name          // to be looked up: those that answered last time, and those that did not
 	lookUp [2]int              // slots
+
+	refreshAt instant // when to see which names are due
 }
 
 func newDialer(b *Bridge) *dialer {

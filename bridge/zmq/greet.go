@@ -17,6 +17,7 @@ import (
 // mechanism filled up with zeros, whether one is the server of it, and zeros.
 const (
 	greetingBytes  = 64
+	signedBytes    = 12 // signature and version
 	greetingMajor  = 10
 	mechanismAt    = 12
 	mechanismBytes = 20
@@ -47,15 +48,33 @@ func (b *Bridge) greet(ctx context.Context, t *Target, addr netip.Addr) error {
 	if b.serverKey(t) != "" {
 		mechanism = "CURVE"
 	}
-	_ = c.SetDeadline(time.Now().Add(b.options.DialTimeout))
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
-	var theirs [greetingBytes]byte
-	_, err = c.Write(greeting(mechanism))
-	n := 0
-	if err == nil {
-		n, err = io.ReadFull(c, theirs[:])
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	theirs, err := exchange(c, greeting(mechanism), b.options.DialTimeout)
+	return judge(where, mechanism, theirs, err, b.options.DialTimeout)
+}
+
+// exchange sends a greeting and reads the other one, as far as it comes. libzmq tells all of its own as soon as it has
+// seen signature and version, and ends the connection without a word if it then reads of a mechanism that it does not
+// have; others tell nothing before they have seen all. So ours is sent in two parts, with time for an answer in between.
+func exchange(c net.Conn, ours []byte, timeout time.Duration) (theirs []byte, err error) {
+	const hesitate = 200 * time.Millisecond
+	deadline := time.Now().Add(timeout)
+	buffer := make([]byte, greetingBytes)
+	_ = c.SetDeadline(time.Now().Add(min(hesitate, timeout/2)))
+	if _, err := c.Write(ours[:signedBytes]); err != nil {
+		return nil, err
 	}
-	return judge(where, mechanism, theirs[:n], err, b.options.DialTimeout)
+	n, err := io.ReadFull(c, buffer)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = c.SetDeadline(deadline)
+		if _, err := c.Write(ours[signedBytes:]); err != nil {
+			return buffer[:n], err
+		}
+		var more int
+		more, err = io.ReadFull(c, buffer[n:])
+		n += more
+	}
+	return buffer[:n], err
 }
 
 // judge reads a greeting as far as it came.

@@ -91,10 +91,18 @@ func (d *dialer) refreshLocked(now instant) time.Duration {
 	if len(d.names) == 0 {
 		return 0
 	}
+	if now < d.refreshAt {
+		return d.refreshAt - now
+	}
+	d.refreshAt = now + refreshTick
+	left := int(refreshPace * refreshTick / time.Second)
 	for _, n := range d.names {
 		if now >= n.next && !n.pending {
 			n.next = now + d.refreshPeriodLocked()
 			d.enqueueLocked(n)
+			if left--; left == 0 {
+				break
+			}
 		}
 	}
 	return refreshTick

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"maps"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -233,6 +237,10 @@ const enginePeriod = 10 * time.Millisecond
 func publish(t testing.TB, c *zmq4.Context, endpoint string, payload []byte) *engine {
 	t.Helper()
 	p, err := zmqtest.NewPublisher(c, endpoint)
+	// Whoever had the port before may not be gone quite yet.
+	for began := time.Now(); errors.Is(err, zmq4.Errno(syscall.EADDRINUSE)) && time.Since(began) < testPatience; runtime.Gosched() {
+		p, err = zmqtest.NewPublisher(c, endpoint)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,3 +334,5 @@ func metric(t testing.TB, b *Bridge, name string, label ...string) float64 {
 	t.Fatalf("no metric %s", name)
 	return 0
 }
+
+func newTestLogger(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }

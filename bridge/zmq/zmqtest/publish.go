@@ -3,6 +3,7 @@ package zmqtest
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"time"
 
 	zmq4 "github.com/pebbe/zmq4"
@@ -22,7 +23,7 @@ func NewPublisher(context *zmq4.Context, endpoint string) (*Publisher, error) {
 		return nil, fmt.Errorf("publisher: %w", err)
 	}
 	p := &Publisher{context: context, socket: s}
-	for _, err := range []error{s.SetSndhwm(8), s.SetLinger(0), s.SetIpv6(true), s.Bind(endpoint)} {
+	for _, err := range []error{s.SetSndhwm(8), s.SetLinger(0), s.SetIpv6(strings.Contains(endpoint, "[")), s.Bind(endpoint)} {
 		if err != nil {
 			s.Close()
 			return nil, fmt.Errorf("publisher at %s: %w", endpoint, err)
