@@ -3,6 +3,7 @@ package aggregator
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -150,6 +151,27 @@ func TestID3_OneOriginTwiceFeedsNeither(t *testing.T) {
 		f.SetWorkers([]load.Worker{w(5)})
 		f.apply(push(), report(5, "srcA", 3, rank(0)))
 		f.want("w5", load.Fresh)
+	})
+}
+
+// Whoever feeds one of them already, over whatever transport, is cut off as well, also when registration did not notice.
+func TestID3_AnUnnoticedConflictIsOne(t *testing.T) {
+	sockets := func(worker *load.Worker) {
+		worker.ID, worker.Transport, worker.ExpectedRanks = "copy", load.TransportZMQ, 1
+	}
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{w(5)})
+		st := push()
+		f.apply(st, report(5, "srcA", 1, rank(0)))
+		f.SetWorkers([]load.Worker{w(5), w(5, sockets)})
+		ended(t, st, load.ErrWorkerRemoved)
+		refused(t, f.Apply(push(), report(5, "srcA", 2, rank(0))), load.ErrOriginConflict)
+		refused(t, f.ApplyRank(load.NewStream(load.TransportZMQ), &load.RankReport{WorkerID: "copy", Load: rank(0)}), load.ErrOriginConflict)
+		for _, id := range []string{"w5", "copy"} {
+			if e := f.want(id, load.Missing); !strings.Contains(e.Reason, "127.0.0.5:30000") {
+				t.Errorf("worker %s: reason %q", id, e.Reason)
+			}
+		}
 	})
 }
 

@@ -16,6 +16,7 @@ func (a *Aggregator) SetWorkers(workers []load.Worker) {
 	set := slices.Clone(workers)
 	slices.SortStableFunc(set, func(x, y load.Worker) int { return strings.Compare(x.ID, y.ID) })
 	set = slices.CompactFunc(set, func(x, y load.Worker) bool { return x.ID == y.ID })
+	markConflicts(set)
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,6 +62,23 @@ func (a *Aggregator) SetWorkers(workers []load.Worker) {
 	if reordered {
 		a.reordered = true
 		a.wakeUp()
+	}
+}
+
+// markConflicts gives workers that share an origin a conflict, where registration has not said so in its own words.
+func markConflicts(set []load.Worker) {
+	seen := make(map[string]int, len(set)) // position of the first with the origin
+	for i := range set {
+		first, twice := seen[set[i].Origin]
+		if !twice {
+			seen[set[i].Origin] = i
+			continue
+		}
+		for _, w := range []*load.Worker{&set[first], &set[i]} {
+			if w.Conflict == "" {
+				w.Conflict = "more than one worker is registered at " + w.Origin + ": remove all but one"
+			}
+		}
 	}
 }
 
