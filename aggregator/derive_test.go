@@ -162,3 +162,25 @@ func TestPrefill_RateBetweenTwoSamples(t *testing.T) {
 		}
 	}
 }
+
+// A rank keeps its counters by its number, whatever its place among the ranks of the next report.
+func TestPrefill_CountersFollowTheRankNumber(t *testing.T) {
+	at := func(n int32, tokens, busy int64) load.RankLoad {
+		return rank(n, setInt(load.TotalPrefillUncachedTokens, tokens), setInt(load.TotalPrefillBusyUs, busy))
+	}
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{w(5)})
+		st := push()
+		f.apply(st, report(5, "srcA", 1, at(0, 100, 10), at(1, 1000, 100)))
+		f.apply(st, report(5, "srcA", 2, at(1, 2000, 1100), at(2, 9000, 9000)))
+		e := f.want("w5", load.Fresh)
+		if rate, ok := e.Aggregate.Float(load.PrefillRate); ok {
+			t.Errorf("prefill rate %v although rank 2 has one sample only", rate)
+		}
+		f.apply(st, report(5, "srcA", 3, at(1, 3000, 2100), at(2, 11000, 10000)))
+		e = f.want("w5", load.Fresh)
+		if rate, ok := e.Aggregate.Float(load.PrefillRate); !ok || rate != 1e6+2e6 {
+			t.Errorf("prefill rate %v, %t, want 3e6", rate, ok)
+		}
+	})
+}
