@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	gatewaypb "github.com/loadmonitor/loadmonitor/gen/gateway/loadmonitor/v1"
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
 )
 
@@ -36,7 +37,7 @@ func newGateway(s loadmonitorpb.RegistryServiceServer) (http.Handler, error) {
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 	)
-	if err := loadmonitorpb.RegisterRegistryServiceHandlerServer(context.Background(), mux, s); err != nil {
+	if err := gatewaypb.RegisterRegistryServiceHandlerServer(context.Background(), mux, s); err != nil {
 		return nil, err
 	}
 	return headAsGet(mux), nil

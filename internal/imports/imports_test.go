@@ -118,8 +118,6 @@ func TestSDKs_StayLight(t *testing.T) {
 		module + "/load", module + "/gen",
 		"google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto/googleapis/rpc",
 		"golang.org/x/net", "golang.org/x/sys", "golang.org/x/text",
-		// Part of the generated code.
-		"github.com/grpc-ecosystem/grpc-gateway/v2", "google.golang.org/genproto/googleapis/api",
 	}
 	for _, sdk := range []string{"client", "reporter"} {
 		root := module + "/" + sdk

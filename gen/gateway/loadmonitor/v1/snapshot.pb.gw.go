@@ -16,6 +16,7 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
+	extLoadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/grpclog"
@@ -37,9 +38,9 @@ var (
 
 var filter_SnapshotService_GetSnapshot_0 = &utilities.DoubleArray{Encoding: map[string]int{}, Base: []int(nil), Check: []int(nil)}
 
-func request_SnapshotService_GetSnapshot_0(ctx context.Context, marshaler runtime.Marshaler, client SnapshotServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+func request_SnapshotService_GetSnapshot_0(ctx context.Context, marshaler runtime.Marshaler, client extLoadmonitorpb.SnapshotServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
-		protoReq GetSnapshotRequest
+		protoReq extLoadmonitorpb.GetSnapshotRequest
 		metadata runtime.ServerMetadata
 	)
 	if err := req.ParseForm(); err != nil {
@@ -55,9 +56,9 @@ func request_SnapshotService_GetSnapshot_0(ctx context.Context, marshaler runtim
 	return msg, metadata, err
 }
 
-func local_request_SnapshotService_GetSnapshot_0(ctx context.Context, marshaler runtime.Marshaler, server SnapshotServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+func local_request_SnapshotService_GetSnapshot_0(ctx context.Context, marshaler runtime.Marshaler, server extLoadmonitorpb.SnapshotServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
-		protoReq GetSnapshotRequest
+		protoReq extLoadmonitorpb.GetSnapshotRequest
 		metadata runtime.ServerMetadata
 	)
 	if err := req.ParseForm(); err != nil {
@@ -72,9 +73,9 @@ func local_request_SnapshotService_GetSnapshot_0(ctx context.Context, marshaler 
 
 var filter_SnapshotService_Watch_0 = &utilities.DoubleArray{Encoding: map[string]int{}, Base: []int(nil), Check: []int(nil)}
 
-func request_SnapshotService_Watch_0(ctx context.Context, marshaler runtime.Marshaler, client SnapshotServiceClient, req *http.Request, pathParams map[string]string) (SnapshotService_WatchClient, runtime.ServerMetadata, error) {
+func request_SnapshotService_Watch_0(ctx context.Context, marshaler runtime.Marshaler, client extLoadmonitorpb.SnapshotServiceClient, req *http.Request, pathParams map[string]string) (extLoadmonitorpb.SnapshotService_WatchClient, runtime.ServerMetadata, error) {
 	var (
-		protoReq WatchRequest
+		protoReq extLoadmonitorpb.WatchRequest
 		metadata runtime.ServerMetadata
 	)
 	if err := req.ParseForm(); err != nil {
@@ -103,7 +104,7 @@ func request_SnapshotService_Watch_0(ctx context.Context, marshaler runtime.Mars
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
 // Note that using this registration option will cause many gRPC library features to stop working. Consider using RegisterSnapshotServiceHandlerFromEndpoint instead.
 // GRPC interceptors will not work for this type of registration. To use interceptors, you must use the "runtime.WithMiddlewares" option in the "runtime.NewServeMux" call.
-func RegisterSnapshotServiceHandlerServer(ctx context.Context, mux *runtime.ServeMux, server SnapshotServiceServer) error {
+func RegisterSnapshotServiceHandlerServer(ctx context.Context, mux *runtime.ServeMux, server extLoadmonitorpb.SnapshotServiceServer) error {
 	mux.Handle(http.MethodGet, pattern_SnapshotService_GetSnapshot_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -162,15 +163,15 @@ func RegisterSnapshotServiceHandlerFromEndpoint(ctx context.Context, mux *runtim
 // RegisterSnapshotServiceHandler registers the http handlers for service SnapshotService to "mux".
 // The handlers forward requests to the grpc endpoint over "conn".
 func RegisterSnapshotServiceHandler(ctx context.Context, mux *runtime.ServeMux, conn *grpc.ClientConn) error {
-	return RegisterSnapshotServiceHandlerClient(ctx, mux, NewSnapshotServiceClient(conn))
+	return RegisterSnapshotServiceHandlerClient(ctx, mux, extLoadmonitorpb.NewSnapshotServiceClient(conn))
 }
 
 // RegisterSnapshotServiceHandlerClient registers the http handlers for service SnapshotService
-// to "mux". The handlers forward requests to the grpc endpoint over the given implementation of "SnapshotServiceClient".
-// Note: the gRPC framework executes interceptors within the gRPC handler. If the passed in "SnapshotServiceClient"
+// to "mux". The handlers forward requests to the grpc endpoint over the given implementation of "extLoadmonitorpb.SnapshotServiceClient".
+// Note: the gRPC framework executes interceptors within the gRPC handler. If the passed in "extLoadmonitorpb.SnapshotServiceClient"
 // doesn't go through the normal gRPC flow (creating a gRPC client etc.) then it will be up to the passed in
-// "SnapshotServiceClient" to call the correct interceptors. This client ignores the HTTP middlewares.
-func RegisterSnapshotServiceHandlerClient(ctx context.Context, mux *runtime.ServeMux, client SnapshotServiceClient) error {
+// "extLoadmonitorpb.SnapshotServiceClient" to call the correct interceptors. This client ignores the HTTP middlewares.
+func RegisterSnapshotServiceHandlerClient(ctx context.Context, mux *runtime.ServeMux, client extLoadmonitorpb.SnapshotServiceClient) error {
 	mux.Handle(http.MethodGet, pattern_SnapshotService_GetSnapshot_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()

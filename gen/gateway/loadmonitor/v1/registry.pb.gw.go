@@ -16,6 +16,7 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
+	extLoadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/grpclog"
@@ -35,9 +36,9 @@ var (
 	_ = metadata.Join
 )
 
-func request_RegistryService_ListWorkers_0(ctx context.Context, marshaler runtime.Marshaler, client RegistryServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+func request_RegistryService_ListWorkers_0(ctx context.Context, marshaler runtime.Marshaler, client extLoadmonitorpb.RegistryServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
-		protoReq ListWorkersRequest
+		protoReq extLoadmonitorpb.ListWorkersRequest
 		metadata runtime.ServerMetadata
 	)
 	if req.Body != nil {
@@ -47,21 +48,21 @@ func request_RegistryService_ListWorkers_0(ctx context.Context, marshaler runtim
 	return msg, metadata, err
 }
 
-func local_request_RegistryService_ListWorkers_0(ctx context.Context, marshaler runtime.Marshaler, server RegistryServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+func local_request_RegistryService_ListWorkers_0(ctx context.Context, marshaler runtime.Marshaler, server extLoadmonitorpb.RegistryServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
-		protoReq ListWorkersRequest
+		protoReq extLoadmonitorpb.ListWorkersRequest
 		metadata runtime.ServerMetadata
 	)
 	msg, err := server.ListWorkers(ctx, &protoReq)
 	return msg, metadata, err
 }
 
-func request_RegistryService_RegisterWorker_0(ctx context.Context, marshaler runtime.Marshaler, client RegistryServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+func request_RegistryService_RegisterWorker_0(ctx context.Context, marshaler runtime.Marshaler, client extLoadmonitorpb.RegistryServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
-		protoReq RegisterWorkerRequest
+		protoReq extLoadmonitorpb.RegisterWorkerRequest
 		metadata runtime.ServerMetadata
 	)
-	bodyData := &WorkerSpec{}
+	bodyData := &extLoadmonitorpb.WorkerSpec{}
 	if err := marshaler.NewDecoder(req.Body).Decode(bodyData); err != nil && !errors.Is(err, io.EOF) {
 		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
 	}
@@ -73,12 +74,12 @@ func request_RegistryService_RegisterWorker_0(ctx context.Context, marshaler run
 	return msg, metadata, err
 }
 
-func local_request_RegistryService_RegisterWorker_0(ctx context.Context, marshaler runtime.Marshaler, server RegistryServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+func local_request_RegistryService_RegisterWorker_0(ctx context.Context, marshaler runtime.Marshaler, server extLoadmonitorpb.RegistryServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
-		protoReq RegisterWorkerRequest
+		protoReq extLoadmonitorpb.RegisterWorkerRequest
 		metadata runtime.ServerMetadata
 	)
-	bodyData := &WorkerSpec{}
+	bodyData := &extLoadmonitorpb.WorkerSpec{}
 	if err := marshaler.NewDecoder(req.Body).Decode(bodyData); err != nil && !errors.Is(err, io.EOF) {
 		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
 	}
@@ -87,9 +88,9 @@ func local_request_RegistryService_RegisterWorker_0(ctx context.Context, marshal
 	return msg, metadata, err
 }
 
-func request_RegistryService_DeregisterWorker_0(ctx context.Context, marshaler runtime.Marshaler, client RegistryServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+func request_RegistryService_DeregisterWorker_0(ctx context.Context, marshaler runtime.Marshaler, client extLoadmonitorpb.RegistryServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
-		protoReq DeregisterWorkerRequest
+		protoReq extLoadmonitorpb.DeregisterWorkerRequest
 		metadata runtime.ServerMetadata
 		err      error
 	)
@@ -109,9 +110,9 @@ func request_RegistryService_DeregisterWorker_0(ctx context.Context, marshaler r
 	return msg, metadata, err
 }
 
-func local_request_RegistryService_DeregisterWorker_0(ctx context.Context, marshaler runtime.Marshaler, server RegistryServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+func local_request_RegistryService_DeregisterWorker_0(ctx context.Context, marshaler runtime.Marshaler, server extLoadmonitorpb.RegistryServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
-		protoReq DeregisterWorkerRequest
+		protoReq extLoadmonitorpb.DeregisterWorkerRequest
 		metadata runtime.ServerMetadata
 		err      error
 	)
@@ -133,7 +134,7 @@ func local_request_RegistryService_DeregisterWorker_0(ctx context.Context, marsh
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
 // Note that using this registration option will cause many gRPC library features to stop working. Consider using RegisterRegistryServiceHandlerFromEndpoint instead.
 // GRPC interceptors will not work for this type of registration. To use interceptors, you must use the "runtime.WithMiddlewares" option in the "runtime.NewServeMux" call.
-func RegisterRegistryServiceHandlerServer(ctx context.Context, mux *runtime.ServeMux, server RegistryServiceServer) error {
+func RegisterRegistryServiceHandlerServer(ctx context.Context, mux *runtime.ServeMux, server extLoadmonitorpb.RegistryServiceServer) error {
 	mux.Handle(http.MethodGet, pattern_RegistryService_ListWorkers_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -225,15 +226,15 @@ func RegisterRegistryServiceHandlerFromEndpoint(ctx context.Context, mux *runtim
 // RegisterRegistryServiceHandler registers the http handlers for service RegistryService to "mux".
 // The handlers forward requests to the grpc endpoint over "conn".
 func RegisterRegistryServiceHandler(ctx context.Context, mux *runtime.ServeMux, conn *grpc.ClientConn) error {
-	return RegisterRegistryServiceHandlerClient(ctx, mux, NewRegistryServiceClient(conn))
+	return RegisterRegistryServiceHandlerClient(ctx, mux, extLoadmonitorpb.NewRegistryServiceClient(conn))
 }
 
 // RegisterRegistryServiceHandlerClient registers the http handlers for service RegistryService
-// to "mux". The handlers forward requests to the grpc endpoint over the given implementation of "RegistryServiceClient".
-// Note: the gRPC framework executes interceptors within the gRPC handler. If the passed in "RegistryServiceClient"
+// to "mux". The handlers forward requests to the grpc endpoint over the given implementation of "extLoadmonitorpb.RegistryServiceClient".
+// Note: the gRPC framework executes interceptors within the gRPC handler. If the passed in "extLoadmonitorpb.RegistryServiceClient"
 // doesn't go through the normal gRPC flow (creating a gRPC client etc.) then it will be up to the passed in
-// "RegistryServiceClient" to call the correct interceptors. This client ignores the HTTP middlewares.
-func RegisterRegistryServiceHandlerClient(ctx context.Context, mux *runtime.ServeMux, client RegistryServiceClient) error {
+// "extLoadmonitorpb.RegistryServiceClient" to call the correct interceptors. This client ignores the HTTP middlewares.
+func RegisterRegistryServiceHandlerClient(ctx context.Context, mux *runtime.ServeMux, client extLoadmonitorpb.RegistryServiceClient) error {
 	mux.Handle(http.MethodGet, pattern_RegistryService_ListWorkers_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
