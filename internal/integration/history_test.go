@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +40,7 @@ type history struct {
 	watchers []*watcher
 	reader   *grpc.ClientConn
 	start    time.Time
-	failed   bool
+	failed   atomic.Bool
 
 	mu       sync.Mutex
 	log      []string            // guarded by mu; what happened, for whoever must find out why
@@ -60,6 +61,11 @@ func runHistory(t *testing.T, seed uint64) (did tally) {
 
 func (h *history) play() {
 	h.startMonitor()
+	reader, err := dial(h.network, "reader")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.reader = reader
 	defer func() {
 		for _, w := range h.watchers {
 			w.stop()
@@ -69,12 +75,6 @@ func (h *history) play() {
 		h.monitor.stop()
 		h.network.close()
 	}()
-	reader, err := dial(h.network, "reader")
-	if err != nil {
-		h.failf("%v", err)
-		return
-	}
-	h.reader = reader
 	for i := range h.engines {
 		h.engines[i] = &engine{values: map[int32]load.RankLoad{}, sockets: map[int32]*socket{}}
 		h.engines[i].spec = h.spec(i)
@@ -87,7 +87,7 @@ func (h *history) play() {
 		h.setWorkers()
 	}
 	for range steps {
-		if h.failed {
+		if h.failed.Load() {
 			return
 		}
 		h.step()
@@ -189,10 +189,9 @@ func (h *history) notef(format string, args ...any) {
 
 // failf fails the test once for a history, with all that happened before.
 func (h *history) failf(format string, args ...any) {
-	if h.failed {
+	if h.failed.Swap(true) {
 		return
 	}
-	h.failed = true
 	h.t.Errorf("history %d, after %v: %s\n\nplay it again: go test ./internal/integration -run Histories -seed %d -repeat 100\n\n%s",
 		h.seed, time.Since(h.start), fmt.Sprintf(format, args...), h.seed, strings.Join(h.log, "\n"))
 }
@@ -302,7 +301,7 @@ func (h *history) settleDown() {
 		})
 	}
 	for range 120 {
-		if h.failed {
+		if h.failed.Load() {
 			return
 		}
 		if synctest.Wait(); caughtUp() {

@@ -11,7 +11,7 @@ import (
 
 var (
 	seedFlag   = flag.Uint64("seed", 0, "play the history of this seed only; 0: new ones")
-	repeatFlag = flag.Int("repeat", 1, "how often to play the history of -seed: its events are the same, but not how goroutines interleave")
+	repeatFlag = flag.Int("repeat", 1, "how often to play the history of -seed: goroutines interleave differently each time, and what follows from that differs")
 )
 
 // Any interleaving of reports, expiries, removals, slow watchers, filters and resumes leaves each view equal to
