@@ -21,6 +21,7 @@ type fleetFlags struct {
 	load                     float64
 	roles                    string
 	control                  string
+	transport                string // of simulate; empty: push
 }
 
 func (f *fleetFlags) register(fs *pflag.FlagSet, workers, ranks int) {
@@ -40,7 +41,7 @@ func (f *fleetFlags) options(log *slog.Logger) (engine.Options, error) {
 	}
 	return engine.Options{
 		Workers: f.workers, Ranks: f.ranks, Seed: f.seed, BasePort: f.basePort, Load: f.load, Roles: roles, ControlAddr: f.control,
-		Logger: log,
+		Transport: engine.Transport(f.transport), Logger: log,
 	}, nil
 }
 
@@ -54,6 +55,10 @@ report to every monitor that registers. Once all of them serve, their URLs are p
 standard output is closed, so that a monitor at the other end of a pipe knows that the list is complete. Everything else
 goes to standard error.
 
+With --transport zmq they publish their load instead, on a PUB socket for each rank, some as arrays and some as maps, and
+answer start_reporting with 404, as engines without that feature do. With mixed, every third engine pushes, the next
+publishes arrays, the next maps. /server_info says where; with --base-port these ports follow those of the engines.
+
 With --control, POST /control/ACTION?worker=W[&rank=R] disturbs an engine, where ACTION is hang, crash, restart, silence,
 hot or resume and W is a number from 0 or a URL; GET /control shows how all are.`,
 		Example: `  loadmonitor simulate --workers 8 --ranks 4 --control 127.0.0.1:9000 | loadmonitor serve --workers-file -
@@ -61,6 +66,7 @@ hot or resume and W is a number from 0 or a URL; GET /control shows how all are.
 		Args: cobra.NoArgs,
 	}
 	flags.register(cmd.Flags(), 8, 4)
+	cmd.Flags().StringVar(&flags.transport, "transport", string(engine.TransportPush), "how the engines report: push, zmq or mixed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 		options, err := flags.options(log)

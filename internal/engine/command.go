@@ -10,6 +10,7 @@ import (
 
 	"github.com/loadmonitor/loadmonitor/load"
 	"github.com/loadmonitor/loadmonitor/reporter"
+	"github.com/loadmonitor/loadmonitor/reporter/pub"
 )
 
 // Action is a disturbance of an engine, or its end.
@@ -155,12 +156,14 @@ type WorkerState struct {
 	Role           string          `json:"role"`
 	Condition      Condition       `json:"condition"`
 	Lives          int             `json:"lives"`              // process lives so far
-	SourceInstance string          `json:"source_instance_id"` // empty while crashed
+	SourceInstance string          `json:"source_instance_id"` // empty while crashed, and of an engine that publishes
+	Reports        string          `json:"reports"`            // "push", or the form of payload that is published
 	SilentRanks    []int           `json:"silent_ranks"`
 	HotRank        *int            `json:"hot_rank"`
 	SampleAgeMs    *int64          `json:"sample_age_ms"` // of the newest collection
 	FailedPublish  uint64          `json:"failed_publications"`
-	Reporter       *reporter.Stats `json:"reporter"` // null while crashed
+	Reporter       *reporter.Stats `json:"reporter"`  // null while crashed, and of an engine that publishes
+	Publisher      *pub.Stats      `json:"publisher"` // null while crashed, and of an engine that pushes
 }
 
 // State tells how every worker is, in order. It may be called from any goroutine once Ready is closed.
@@ -174,7 +177,7 @@ func (f *Fleet) State() []WorkerState {
 }
 
 func (e *engine) stateAt(now time.Time) WorkerState {
-	s := WorkerState{Worker: e.index, URL: e.url, Role: e.role.String(), SilentRanks: []int{}}
+	s := WorkerState{Worker: e.index, URL: e.url, Role: e.role.String(), Reports: e.voice.String(), SilentRanks: []int{}}
 	e.mu.Lock()
 	s.Condition = e.conditionLocked(now)
 	s.Lives = e.life
@@ -194,8 +197,12 @@ func (e *engine) stateAt(now time.Time) WorkerState {
 	for _, o := range e.outlets {
 		s.FailedPublish += o.failed.Load()
 	}
-	rep := e.reporter
+	rep, sockets := e.reporter, e.sockets
 	e.mu.Unlock()
+	if sockets != nil {
+		stats := sockets.Stats()
+		s.Publisher = &stats
+	}
 	if rep != nil {
 		stats := rep.Stats()
 		s.Reporter = &stats

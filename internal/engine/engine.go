@@ -13,6 +13,7 @@ import (
 
 	"github.com/loadmonitor/loadmonitor/load"
 	"github.com/loadmonitor/loadmonitor/reporter"
+	"github.com/loadmonitor/loadmonitor/reporter/pub"
 )
 
 // Condition is how an engine is.
@@ -47,17 +48,20 @@ type engine struct {
 	index  int
 	role   load.Role
 	zone   string
+	voice  voice
 	opts   *Options
 	logger *slog.Logger
 	orders chan order // crash and restart, obeyed by run
 	fail   func(error)
 
-	// written by listen before anything else of the fleet starts
-	addr string // host:port that is listened on
-	url  string // under which it is reached
+	// written by Fleet.start before anything else of the fleet starts
+	addr      string // host:port that is listened on
+	url       string // under which it is reached
+	publisher *pub.Publisher
 
-	// used only by run
-	process *process
+	// used only by boot, and so by run once it runs
+	process  *process
+	loadPort int // of rank 0, from the first life on; 0: any
 
 	mu       sync.Mutex
 	life     int // process lives so far
@@ -68,8 +72,9 @@ type engine struct {
 	readyAt  time.Time
 	model    *model // nil while crashed or starting
 	previous *sample
-	outlets  []*outlet // of this life
-	reporter *reporter.Reporter
+	outlets  []*outlet          // of this life
+	reporter *reporter.Reporter // nil in an engine that publishes
+	sockets  *pub.Engine        // nil in an engine that pushes
 }
 
 // order is a change of an engine's life.
@@ -82,6 +87,7 @@ func newEngine(index int, opts *Options, fail func(error)) *engine {
 	e := &engine{
 		index:   index,
 		role:    opts.Roles[index%len(opts.Roles)],
+		voice:   opts.voice(index),
 		opts:    opts,
 		logger:  opts.Logger.With("worker", index),
 		orders:  make(chan order),
@@ -143,28 +149,25 @@ func (e *engine) obey(ctx context.Context, a Action) error {
 	if err != nil {
 		return err
 	}
-	return e.boot(ctx, l, time.Now())
+	if err := e.boot(ctx, l, time.Now()); err != nil {
+		l.Close()
+		return err
+	}
+	return nil
 }
 
-// boot begins a process life on an open port.
+// boot begins a process life on an open port, which is the caller's again if it fails.
 func (e *engine) boot(ctx context.Context, l net.Listener, now time.Time) error {
 	newest, open := &latest{}, &conns{}
+	outlets := []*outlet{{name: "latest", sink: newest}}
 	var rep *reporter.Reporter
+	var sockets *pub.Engine
 	var err error
-	var sending func(uint64)
-	if e.opts.Sending != nil {
-		sending = func(sequence uint64) { e.opts.Sending(rep.SourceInstance(), sequence) }
+	if e.voice.push {
+		rep, err = e.newReporter(newest, open)
+	} else if sockets, err = e.bind(ctx); err == nil {
+		outlets = append(outlets, &outlet{name: "zmq", sink: &published{engine: sockets}})
 	}
-	rep, err = reporter.New(reporter.Options{
-		Sending:     sending,
-		Sample:      newest.append,
-		Role:        e.role,
-		Model:       e.opts.Model,
-		Zone:        e.zone,
-		AdminKey:    e.opts.AdminKey,
-		DialOptions: append([]grpc.DialOption{grpc.WithContextDialer(open.dial)}, smallBuffers...),
-		Logger:      e.logger,
-	})
 	if err != nil {
 		return err
 	}
@@ -174,14 +177,32 @@ func (e *engine) boot(ctx context.Context, l net.Listener, now time.Time) error 
 	e.silent, e.hot = make([]bool, e.opts.Ranks), -1
 	e.readyAt = now.Add(e.opts.StartingFor)
 	e.model, e.previous = nil, nil
-	e.outlets = []*outlet{{name: "latest", sink: newest}}
-	e.reporter = rep
+	e.outlets = outlets
+	e.reporter, e.sockets = rep, sockets
 	life := e.life
 	e.mu.Unlock()
 
-	e.process = e.launch(ctx, l, open, rep, newest)
-	e.logger.Info("engine started", "url", e.url, "role", e.role.String(), "life", life, "source_instance_id", rep.SourceInstance())
+	e.process = e.launch(ctx, l, open, rep, sockets, newest)
+	e.logger.Info("engine started", "url", e.url, "role", e.role.String(), "life", life, "reports", e.voice.String())
 	return nil
+}
+
+// newReporter makes the reporter of a life that pushes.
+func (e *engine) newReporter(newest *latest, open *conns) (rep *reporter.Reporter, err error) {
+	var sending func(uint64)
+	if e.opts.Sending != nil {
+		sending = func(sequence uint64) { e.opts.Sending(rep.SourceInstance(), sequence) }
+	}
+	return reporter.New(reporter.Options{
+		Sending:     sending,
+		Sample:      newest.append,
+		Role:        e.role,
+		Model:       e.opts.Model,
+		Zone:        e.zone,
+		AdminKey:    e.opts.AdminKey,
+		DialOptions: append([]grpc.DialOption{grpc.WithContextDialer(open.dial)}, smallBuffers...),
+		Logger:      e.logger,
+	})
 }
 
 // forget drops what a process takes with it.
@@ -189,7 +210,7 @@ func (e *engine) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.crashed, e.hung = true, false
-	e.model, e.previous, e.outlets, e.reporter = nil, nil, nil, nil
+	e.model, e.previous, e.outlets, e.reporter, e.sockets = nil, nil, nil, nil, nil
 	e.silent = nil
 }
 

@@ -8,16 +8,19 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/loadmonitor/loadmonitor/reporter/pub"
 )
 
 // Fleet is a number of simulated engines.
 type Fleet struct {
 	// immutable after NewFleet
-	opts    Options
-	engines []*engine
-	fail    context.CancelCauseFunc
-	failed  context.Context // ends when an engine broke down
-	ready   chan struct{}
+	opts      Options
+	engines   []*engine
+	publisher *pub.Publisher // of all engines that publish; nil when none does
+	fail      context.CancelCauseFunc
+	failed    context.Context // ends when an engine broke down
+	ready     chan struct{}
 
 	// written by Run before ready is closed
 	controlURL string
@@ -31,6 +34,12 @@ func NewFleet(opts Options) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{opts: opts, ready: make(chan struct{})}
+	if n := opts.sockets(); n > 0 {
+		var err error
+		if f.publisher, err = pub.New(pub.Options{MaxSockets: n, Logger: opts.Logger}); err != nil {
+			return nil, fmt.Errorf("engine: %w", err)
+		}
+	}
 	f.failed, f.fail = context.WithCancelCause(context.Background())
 	f.engines = make([]*engine, opts.Workers)
 	for i := range f.engines {
@@ -99,6 +108,7 @@ func (f *Fleet) start(ctx context.Context, tasks *sync.WaitGroup) error {
 		listeners = append(listeners, l)
 		e.addr = l.Addr().String()
 		e.url = urlOf(l.Addr())
+		e.publisher = f.publisher
 	}
 	if f.opts.ControlAddr != "" {
 		l, err := net.Listen("tcp", f.opts.ControlAddr)
@@ -108,6 +118,13 @@ func (f *Fleet) start(ctx context.Context, tasks *sync.WaitGroup) error {
 		}
 		f.controlURL = urlOf(l.Addr())
 		f.serveControl(ctx, l, tasks)
+	}
+	if f.publisher != nil {
+		tasks.Go(func() {
+			if err := f.publisher.Run(ctx); err != nil {
+				f.fail(err)
+			}
+		})
 	}
 	begun := time.Now()
 	for i, e := range f.engines {

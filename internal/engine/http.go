@@ -12,10 +12,13 @@ import (
 	"github.com/loadmonitor/loadmonitor/reporter"
 )
 
-// handler serves what a monitor asks of an engine. It belongs to one life.
+// handler serves what a monitor asks of an engine. It belongs to one life. An engine that publishes is one without the
+// push feature: it has no such path.
 func (e *engine) handler(rep *reporter.Reporter, newest *latest) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(reporter.Path, rep.Handler())
+	if rep != nil {
+		mux.Handle(reporter.Path, rep.Handler())
+	}
 	mux.HandleFunc("GET /server_info", e.withKey(e.serveInfo))
 	mux.HandleFunc("GET /v1/loads", e.withKey(func(w http.ResponseWriter, req *http.Request) { serveLoads(w, req, newest) }))
 	mux.HandleFunc("GET /health", e.serveHealth)
@@ -53,6 +56,18 @@ type serverInfo struct {
 	PageSize           int    `json:"page_size"`
 	Host               string `json:"host"`
 	Status             string `json:"status"`
+
+	KVEvents *kvEvents `json:"kv_events,omitempty"` // of engines that publish
+}
+
+// kvEvents says where the load is published. KV events themselves are not simulated, so where a real engine publishes
+// them is left out.
+type kvEvents struct {
+	Publisher            string `json:"publisher"`
+	EndpointHost         string `json:"endpoint_host"`
+	DPSize               int    `json:"dp_size"`
+	LoadEndpointPortBase int    `json:"load_endpoint_port_base"` // rank r: base + r
+	LoadTopic            string `json:"load_topic,omitempty"`    // absent: an empty one
 }
 
 func (e *engine) serveInfo(w http.ResponseWriter, _ *http.Request) {
@@ -78,6 +93,7 @@ func (e *engine) serveInfo(w http.ResponseWriter, _ *http.Request) {
 		PageSize:           1,
 		Host:               e.opts.Host,
 		Status:             status,
+		KVEvents:           e.advertised(),
 	})
 }
 

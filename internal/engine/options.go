@@ -35,7 +35,9 @@ type Options struct {
 
 	// Host is the IP address to listen on. A wildcard is listened on, and URLs then name loopback. Empty: DefaultHost.
 	Host string
-	// BasePort is the port of worker 0; worker i listens on BasePort+i. 0: any free port for each.
+	// BasePort is the port of worker 0; worker i listens on BasePort+i. Behind them lie the ports of engines that publish:
+	// rank r of worker i on BasePort+Workers+i*Ranks+r. 0: any free port for each, and any free consecutive ones for the
+	// ranks of a worker.
 	BasePort int
 
 	// Seed makes the numbers. Two fleets with one seed see the same demand.
@@ -48,6 +50,8 @@ type Options struct {
 	Model string
 	// Zones are given to the workers in turn. Empty: none.
 	Zones []string
+	// Transport is how the engines report. Empty: TransportPush.
+	Transport Transport
 
 	// Cycle is the time between two collections of an engine. 0 means DefaultCycle.
 	Cycle time.Duration
@@ -61,7 +65,7 @@ type Options struct {
 	// ControlAddr is the host:port of the control API (see control.go). It asks for no credentials. Empty: none.
 	ControlAddr string
 
-	// Sending is called for each report just before an engine sends it, from any goroutine. It must not block. nil: nobody
+	// Sending is called for each pushed report just before an engine sends it, from any goroutine. It must not block. nil: nobody
 	// is told.
 	Sending func(sourceInstance string, sequence uint64)
 
@@ -76,6 +80,7 @@ func (o *Options) setDefaults() error {
 	fallback(&o.Load, DefaultLoad)
 	fallback(&o.Model, DefaultModel)
 	fallback(&o.Cycle, DefaultCycle)
+	fallback(&o.Transport, TransportPush)
 	if len(o.Roles) == 0 {
 		o.Roles = []load.Role{load.RoleRegular}
 	}
@@ -91,6 +96,11 @@ func (o *Options) setDefaults() error {
 		return fmt.Errorf("engine: Options.BasePort is %d: want 1 to 65535, or 0 for any free port", o.BasePort)
 	case o.BasePort > 0 && o.BasePort+o.Workers-1 > 65535:
 		return fmt.Errorf("engine: Options.BasePort %d + %d workers passes port 65535: lower one of them", o.BasePort, o.Workers)
+	case voices[o.Transport] == nil:
+		return fmt.Errorf("engine: Options.Transport is %q: want one of %s", o.Transport, transportList)
+	case o.BasePort > 0 && o.sockets() > 0 && o.loadPort(o.Workers)-1 > 65535:
+		return fmt.Errorf("engine: Options.BasePort %d + %d workers + %d ranks that publish passes port 65535: lower one of them",
+			o.BasePort, o.Workers, o.Workers*o.Ranks)
 	case !(o.Load > 0 && o.Load <= 10):
 		return fmt.Errorf("engine: Options.Load is %v: want above 0 up to 10, 1 being what an engine can serve", o.Load)
 	case o.Cycle < MinCycle:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -12,20 +13,24 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/loadmonitor/loadmonitor/reporter"
+	"github.com/loadmonitor/loadmonitor/reporter/pub"
 )
 
 // smallBuffers are for thousands of connections that carry a message a second.
 var smallBuffers = []grpc.DialOption{grpc.WithReadBufferSize(4 << 10), grpc.WithWriteBufferSize(8 << 10)}
 
-// process is one life of an engine: its HTTP server and its reporter, on connections that can be reset all at once.
+// process is one life of an engine: its HTTP server and its reporter, on connections that can be reset all at once, or its
+// load sockets instead of the reporter.
 type process struct {
-	server *http.Server
-	conns  *conns
-	stop   context.CancelFunc
-	tasks  sync.WaitGroup
+	server  *http.Server
+	conns   *conns
+	sockets *pub.Engine // nil in an engine that pushes
+	logger  *slog.Logger
+	stop    context.CancelFunc
+	tasks   sync.WaitGroup
 }
 
-func (e *engine) launch(ctx context.Context, l net.Listener, open *conns, rep *reporter.Reporter, newest *latest) *process {
+func (e *engine) launch(ctx context.Context, l net.Listener, open *conns, rep *reporter.Reporter, sockets *pub.Engine, newest *latest) *process {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{
 		server: &http.Server{
@@ -34,8 +39,10 @@ func (e *engine) launch(ctx context.Context, l net.Listener, open *conns, rep *r
 			IdleTimeout:       2 * time.Minute,
 			MaxHeaderBytes:    16 << 10,
 		},
-		conns: open,
-		stop:  stop,
+		conns:   open,
+		sockets: sockets,
+		logger:  e.logger,
+		stop:    stop,
 	}
 	p.tasks.Go(func() {
 		err := p.server.Serve(trackedListener{l, p.conns})
@@ -43,11 +50,13 @@ func (e *engine) launch(ctx context.Context, l net.Listener, open *conns, rep *r
 			e.fail(fmt.Errorf("worker %d: %w", e.index, err))
 		}
 	})
-	p.tasks.Go(func() {
-		if err := rep.Run(ctx); err != nil {
-			e.fail(fmt.Errorf("worker %d: %w", e.index, err))
-		}
-	})
+	if rep != nil {
+		p.tasks.Go(func() {
+			if err := rep.Run(ctx); err != nil {
+				e.fail(fmt.Errorf("worker %d: %w", e.index, err))
+			}
+		})
+	}
 	return p
 }
 
@@ -61,5 +70,10 @@ func (p *process) kill() {
 func (p *process) shutdown() {
 	p.stop()
 	p.server.Close()
+	if p.sockets != nil {
+		if err := p.sockets.Close(); err != nil {
+			p.logger.Warn("load ports are not free again", "error", err)
+		}
+	}
 	p.tasks.Wait()
 }
