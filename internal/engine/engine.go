@@ -123,6 +123,7 @@ func (e *engine) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			if e.process != nil {
+				e.forget()
 				e.process.shutdown()
 			}
 			return
@@ -137,9 +138,9 @@ func (e *engine) obey(ctx context.Context, a Action) error {
 		return fmt.Errorf("worker %d has crashed before: restart it: %w", e.index, ErrConflict)
 	}
 	if e.process != nil {
+		e.forget() // first, so that no collection meets a closed socket
 		e.process.kill()
 		e.process = nil
-		e.forget()
 	}
 	if a == Crash {
 		e.logger.Info("engine crashed")
@@ -183,7 +184,11 @@ func (e *engine) boot(ctx context.Context, l net.Listener, now time.Time) error 
 	e.mu.Unlock()
 
 	e.process = e.launch(ctx, l, open, rep, sockets, newest)
-	e.logger.Info("engine started", "url", e.url, "role", e.role.String(), "life", life, "reports", e.voice.String())
+	logger := e.logger
+	if rep != nil {
+		logger = logger.With("source_instance_id", rep.SourceInstance())
+	}
+	logger.Info("engine started", "url", e.url, "role", e.role.String(), "life", life, "reports", e.voice.String())
 	return nil
 }
 

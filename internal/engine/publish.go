@@ -63,7 +63,8 @@ func (p *published) publish(s *sample) error {
 		if now.SnapshotTimeUnixMs == before.SnapshotTimeUnixMs {
 			continue
 		}
-		if err := p.engine.Publish(now, stepOf(&before, now)); err != nil {
+		err := p.engine.Publish(now, stepOf(&before, now))
+		if err != nil && !errors.Is(err, pub.ErrStopped) { // the fleet ends: no trouble
 			errs = append(errs, err)
 		}
 	}
