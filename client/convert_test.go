@@ -97,7 +97,7 @@ func TestFromProto_Worker(t *testing.T) {
 	age := int64(12)
 	got := statusFromProto(worker{
 		Handle: 7, Id: "w", Url: "http://h:1", Role: loadmonitorpb.Role_ROLE_PREFILL, Models: []string{"m1", "m2"}, Zone: "z",
-		Transport: loadmonitorpb.Transport_TRANSPORT_ZMQ, Freshness: loadmonitorpb.Freshness_FRESHNESS_INCOMPLETE, Reason: "why",
+		Transport: loadmonitorpb.Transport_TRANSPORT_ZMQ, Freshness: loadmonitorpb.Freshness_FRESHNESS_INCOMPLETE, Reason: "why", TransportReason: "zmq: configured",
 		SourceInstance: "src", Sequence: 9, Restarts: 2, ExpectedRanks: 4, OldestReceivedUs: 55, FreshnessWindowMs: 2500,
 		Anomalies: []string{"clock_skew", "not_known_yet"}, LastError: "broke",
 		Aggregate: loadmonitorpb.Aggregate_builder{RankCount: 1}.Build(),
@@ -107,7 +107,7 @@ func TestFromProto_Worker(t *testing.T) {
 	}.Build())
 	want := &Status{
 		Handle: 7, ID: "w", URL: "http://h:1", Role: load.RolePrefill, Models: []string{"m1", "m2"}, Zone: "z",
-		Transport: load.TransportZMQ, Freshness: load.Incomplete, Reason: "why",
+		Transport: load.TransportZMQ, Freshness: load.Incomplete, Reason: "why", TransportReason: "zmq: configured",
 		SourceInstance: "src", Sequence: 9, Restarts: 2, ExpectedRanks: 4, Window: 2500 * time.Millisecond,
 		Anomalies: []string{"clock_skew", "not_known_yet"}, LastError: "broke",
 		Aggregate: load.Aggregate{RankCount: 1},

@@ -131,7 +131,8 @@ func replay(t *testing.T, tr *trace) {
 func toProto(w Worker) *loadmonitorpb.Worker {
 	b := worker{
 		Handle: w.Handle, Id: w.ID, Url: w.URL, Role: roleToProto(w.Role), Models: w.Models, Zone: w.Zone,
-		Transport: loadmonitorpb.Transport(w.Transport), Freshness: loadmonitorpb.Freshness(w.Freshness), Reason: w.Reason,
+		Transport: loadmonitorpb.Transport(w.Transport), TransportReason: w.TransportReason,
+		Freshness: loadmonitorpb.Freshness(w.Freshness), Reason: w.Reason,
 		SourceInstance: w.SourceInstance, Sequence: w.Sequence, Restarts: w.Restarts, ExpectedRanks: uint32(w.ExpectedRanks),
 		OldestReceivedUs: uint64(w.oldestFresh()), FreshnessWindowMs: uint32(w.Window.Milliseconds()), Anomalies: w.Anomalies, LastError: w.LastError,
 		Aggregate: loadmonitorpb.Aggregate_builder{RankCount: w.Aggregate.RankCount}.Build(),

@@ -15,7 +15,9 @@ type Status struct {
 	Role      load.Role
 	Models    []string
 	Zone      string
-	Transport load.Transport
+	Transport load.Transport // unspecified: not chosen yet
+	// TransportReason says why it is that one: "zmq: the engine advertises load port 5559".
+	TransportReason string
 
 	// Freshness says whether the load may be relied on; anything but load.Fresh may not.
 	Freshness load.Freshness

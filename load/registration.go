@@ -20,4 +20,5 @@ type Registration struct {
 	State          RegistrationState
 	Reason         string // why State is not RegistrationLeased
 	LastHTTPStatus int    // of the engine's last answer; 0: none
+	ProbeError     string // why the engine's newest /server_info could not be read; what was known before it stays
 }

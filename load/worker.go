@@ -22,8 +22,10 @@ type Worker struct {
 	// ExpectedRanks is the number of DP ranks; 0 means not known: the reported set is taken at face value.
 	ExpectedRanks int
 
-	// Transport is the one way in which reports of this worker are taken.
+	// Transport is the one way in which reports of this worker are taken. Unspecified: not chosen yet, nothing feeds it.
 	Transport Transport
+	// TransportReason says why it is that one, beginning with its word: "zmq: the engine advertises load port 5559".
+	TransportReason string
 
 	// Conflict says why this worker must not be fed, e.g. that another one has the same origin (rule ID3). Empty: feed it.
 	Conflict string
@@ -32,7 +34,8 @@ type Worker struct {
 // Equal reports whether both say the same of the same worker.
 func (w Worker) Equal(o Worker) bool {
 	return w.ID == o.ID && w.URL == o.URL && w.Origin == o.Origin && w.Role == o.Role && slices.Equal(w.Models, o.Models) &&
-		w.Zone == o.Zone && w.ExpectedRanks == o.ExpectedRanks && w.Transport == o.Transport && w.Conflict == o.Conflict
+		w.Zone == o.Zone && w.ExpectedRanks == o.ExpectedRanks && w.Transport == o.Transport &&
+		w.TransportReason == o.TransportReason && w.Conflict == o.Conflict
 }
 
 // ParseAddress normalises an engine's address: the scheme's default port made explicit, host in lower case, IPv6

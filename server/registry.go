@@ -89,7 +89,8 @@ func specFromProto(p *loadmonitorpb.WorkerSpec) (load.Worker, error) {
 		}
 	}
 	switch p.GetRole() {
-	case loadmonitorpb.Role_ROLE_UNSPECIFIED, loadmonitorpb.Role_ROLE_REGULAR:
+	case loadmonitorpb.Role_ROLE_UNSPECIFIED: // the engine says it
+	case loadmonitorpb.Role_ROLE_REGULAR:
 		w.Role = load.RoleRegular
 	case loadmonitorpb.Role_ROLE_PREFILL:
 		w.Role = load.RolePrefill
@@ -130,11 +131,14 @@ func roleToProto(r load.Role) loadmonitorpb.Role {
 
 func registrationToProto(r *load.Registration) *loadmonitorpb.RegisteredWorker {
 	return loadmonitorpb.RegisteredWorker_builder{
-		Spec:           specToProto(&r.Worker),
-		Source:         r.Source,
-		State:          registrationStateToProto(r.State),
-		Reason:         r.Reason,
-		LastHttpStatus: uint32(r.LastHTTPStatus),
+		Spec:            specToProto(&r.Worker),
+		Source:          r.Source,
+		State:           registrationStateToProto(r.State),
+		Reason:          r.Reason,
+		LastHttpStatus:  uint32(r.LastHTTPStatus),
+		Transport:       loadmonitorpb.Transport(r.Worker.Transport),
+		TransportReason: r.Worker.TransportReason,
+		ProbeError:      r.ProbeError,
 	}.Build()
 }
 

@@ -30,11 +30,14 @@ type workerSpecJSON struct {
 }
 
 type registeredWorkerJSON struct {
-	Spec           workerSpecJSON `json:"spec"`
-	Source         string         `json:"source"`
-	State          string         `json:"state"`
-	Reason         string         `json:"reason"`
-	LastHTTPStatus uint32         `json:"last_http_status"`
+	Spec            workerSpecJSON `json:"spec"`
+	Source          string         `json:"source"`
+	State           string         `json:"state"`
+	Reason          string         `json:"reason"`
+	LastHTTPStatus  uint32         `json:"last_http_status"`
+	Transport       *string        `json:"transport"` // null: not chosen yet
+	TransportReason string         `json:"transport_reason"`
+	ProbeError      string         `json:"probe_error"`
 }
 
 func (registryJSON) ContentType(any) string { return jsonType }
@@ -47,11 +50,14 @@ func (registryJSON) Marshal(v any) ([]byte, error) {
 		}{make([]registeredWorkerJSON, len(m.GetWorkers()))}
 		for i, w := range m.GetWorkers() {
 			list.Workers[i] = registeredWorkerJSON{
-				Spec:           specToJSON(w.GetSpec()),
-				Source:         w.GetSource(),
-				State:          strings.ToLower(strings.TrimPrefix(w.GetState().String(), "REGISTRATION_STATE_")),
-				Reason:         w.GetReason(),
-				LastHTTPStatus: w.GetLastHttpStatus(),
+				Spec:            specToJSON(w.GetSpec()),
+				Source:          w.GetSource(),
+				State:           strings.ToLower(strings.TrimPrefix(w.GetState().String(), "REGISTRATION_STATE_")),
+				Reason:          w.GetReason(),
+				LastHTTPStatus:  w.GetLastHttpStatus(),
+				Transport:       transportWord(w.GetTransport()),
+				TransportReason: w.GetTransportReason(),
+				ProbeError:      w.GetProbeError(),
 			}
 		}
 		return json.Marshal(list)
@@ -86,6 +92,15 @@ func roleWord(r loadmonitorpb.Role) string {
 	return load.RoleRegular.String()
 }
 
+// transportWord returns the word of the snapshot; nil: not chosen yet.
+func transportWord(t loadmonitorpb.Transport) *string {
+	if t == loadmonitorpb.Transport_TRANSPORT_UNSPECIFIED {
+		return nil
+	}
+	word := load.Transport(t).String()
+	return &word
+}
+
 func (registryJSON) Unmarshal(data []byte, v any) error {
 	spec, ok := v.(*loadmonitorpb.WorkerSpec)
 	if !ok {
@@ -103,6 +118,9 @@ func (registryJSON) Unmarshal(data []byte, v any) error {
 	role, ok := load.ParseRole(in.Role)
 	if !ok {
 		return fmt.Errorf("role %q: want plain, prefill or decode", bounded(in.Role, 64))
+	}
+	if in.Role == "" { // the engine says it
+		role = load.RoleUnspecified
 	}
 	spec.SetId(in.ID)
 	spec.SetUrl(in.URL)

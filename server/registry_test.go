@@ -24,12 +24,12 @@ const workersPath = "/v1/load_monitor/workers"
 
 func someWorker() load.Worker {
 	return load.Worker{ID: "w1", URL: "http://127.0.0.5:30000", Origin: "127.0.0.5:30000", Role: load.RoleDecode,
-		Models: []string{"m1"}, Zone: "z1", ExpectedRanks: 4, Transport: load.TransportPush}
+		Models: []string{"m1"}, Zone: "z1", ExpectedRanks: 4, Transport: load.TransportPush, TransportReason: "push: configured"}
 }
 
 func TestRegistry_ListsOverBothWays(t *testing.T) {
 	reg := &fakeRegistry{list: []load.Registration{
-		{Worker: someWorker(), Source: "api", State: load.RegistrationLeased, LastHTTPStatus: 200},
+		{Worker: someWorker(), Source: "api", State: load.RegistrationLeased, LastHTTPStatus: 200, ProbeError: "connection refused"},
 		{Worker: load.Worker{ID: "w2", URL: "http://127.0.0.6:1", Role: load.RoleRegular}, Source: "config",
 			State: load.RegistrationNotNeeded, Reason: "transport is zmq"},
 	}}
@@ -43,6 +43,7 @@ func TestRegistry_ListsOverBothWays(t *testing.T) {
 			Spec: loadmonitorpb.WorkerSpec_builder{Id: "w1", Url: "http://127.0.0.5:30000", Role: loadmonitorpb.Role_ROLE_DECODE,
 				Models: []string{"m1"}, Zone: "z1", ExpectedRanks: 4}.Build(),
 			Source: "api", State: loadmonitorpb.RegistrationState_REGISTRATION_STATE_LEASED, LastHttpStatus: 200,
+			Transport: loadmonitorpb.Transport_TRANSPORT_PUSH, TransportReason: "push: configured", ProbeError: "connection refused",
 		}.Build(),
 		loadmonitorpb.RegisteredWorker_builder{
 			Spec:   loadmonitorpb.WorkerSpec_builder{Id: "w2", Url: "http://127.0.0.6:1", Role: loadmonitorpb.Role_ROLE_REGULAR}.Build(),
@@ -56,9 +57,11 @@ func TestRegistry_ListsOverBothWays(t *testing.T) {
 	resp, body := r.do(http.MethodGet, workersPath, nil)
 	wantJSON := `{"workers":[` +
 		`{"spec":{"id":"w1","url":"http://127.0.0.5:30000","role":"decode","models":["m1"],"zone":"z1","expected_ranks":4},` +
-		`"source":"api","state":"leased","reason":"","last_http_status":200},` +
+		`"source":"api","state":"leased","reason":"","last_http_status":200,` +
+		`"transport":"push","transport_reason":"push: configured","probe_error":"connection refused"},` +
 		`{"spec":{"id":"w2","url":"http://127.0.0.6:1","role":"plain","models":[],"zone":"","expected_ranks":0},` +
-		`"source":"config","state":"not_needed","reason":"transport is zmq","last_http_status":0}]}`
+		`"source":"config","state":"not_needed","reason":"transport is zmq","last_http_status":0,` +
+		`"transport":null,"transport_reason":"","probe_error":""}]}`
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != jsonType || body != wantJSON {
 		t.Errorf("%s %s\n%s\nwant\n%s", resp.Status, resp.Header.Get("Content-Type"), body, wantJSON)
 	}
@@ -80,7 +83,7 @@ func TestRegistry_RegistersOverHTTP(t *testing.T) {
 		t.Errorf("%s %s", resp.Status, body)
 	}
 	want := someWorker()
-	want.Origin, want.Transport = "", load.TransportUnspecified // registration's business
+	want.Origin, want.Transport, want.TransportReason = "", load.TransportUnspecified, "" // registration's business
 	if d := cmp.Diff([]load.Worker{want}, reg.registered); d != "" {
 		t.Error(d)
 	}

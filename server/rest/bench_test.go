@@ -35,6 +35,7 @@ type (
 		ModelIDs          []string        `json:"model_ids"`
 		Zone              *string         `json:"zone"`
 		Transport         *string         `json:"transport"`
+		TransportReason   *string         `json:"transport_reason"`
 		Freshness         string          `json:"freshness"`
 		Reason            *string         `json:"reason"`
 		Anomalies         []string        `json:"anomalies"`

@@ -90,7 +90,7 @@ func known(id string, n int) *load.Entry {
 	st := &load.WorkerStatus{
 		Worker: load.Worker{
 			ID: id, URL: "http://" + id, Origin: id, Role: load.RoleDecode, Models: []string{"m1", "m2"}, Zone: "z1",
-			ExpectedRanks: n, Transport: load.TransportPush,
+			ExpectedRanks: n, Transport: load.TransportPush, TransportReason: "push: the engine advertises no load port",
 		},
 		Handle: 1, Freshness: load.Fresh, Reason: "last report refused: dp_rank appears twice",
 		Anomalies:      load.OverCapacity | load.SourceConflict,

@@ -81,6 +81,7 @@ func (p *page) worker(b []byte, e *load.Entry) []byte {
 	b = texts(b, `,"model_ids":`, w.Models)
 	b = text(b, `,"zone":`, w.Zone)
 	b = word(b, `,"transport":`, w.Transport.String())
+	b = text(b, `,"transport_reason":`, w.TransportReason)
 	b = word(b, `,"freshness":`, e.Freshness.String())
 	b = text(b, `,"reason":`, e.Reason)
 	b = texts(b, `,"anomalies":`, e.Anomalies.Names())

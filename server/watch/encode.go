@@ -29,6 +29,7 @@ const (
 	workerFreshnessWindowMs protowire.Number = 17
 	workerAnomalies         protowire.Number = 18
 	workerLastError         protowire.Number = 19
+	workerTransportReason   protowire.Number = 20
 )
 
 // Field numbers of loadmonitor.v1.Rank and loadmonitor.v1.Aggregate. The signals follow in the order of load.IntSignal and
@@ -117,6 +118,7 @@ func encodeWorker(ws *load.WorkerStatus) *wireWorker {
 		b = protowire.AppendString(b, name)
 	}
 	b = appendString(b, workerLastError, ws.LastError)
+	b = appendString(b, workerTransportReason, ws.Worker.TransportReason)
 	ranks := len(b)
 	for i := range ws.Ranks {
 		b = appendMessage(b, workerRanks, func(b []byte) []byte { return appendRank(b, &ws.Ranks[i]) })

@@ -19,6 +19,7 @@ func everything(ranks int) *load.WorkerStatus {
 		Worker: load.Worker{
 			ID: "worker-1", URL: "http://10.9.0.5:30000", Origin: "10.9.0.5:30000", Role: load.RoleDecode,
 			Models: []string{"m1", "m2"}, Zone: "z1", ExpectedRanks: 8, Transport: load.TransportZMQ,
+			TransportReason: "zmq: the engine advertises load port 5559",
 		},
 		Handle: 7, Freshness: load.Incomplete, Reason: "rank 3 never reported", Anomalies: load.OverCapacity | load.SourceConflict,
 		SourceInstance: "source-1", Sequence: 1<<63 - 1, Restarts: 2, LastError: "timeout", Window: 2500 * time.Millisecond,
@@ -121,7 +122,7 @@ func TestEncodeWorker_PutsEachValueInItsField(t *testing.T) {
 	want := loadmonitorpb.Worker_builder{
 		Handle: 7, Id: "worker-1", Url: "http://10.9.0.5:30000", Role: loadmonitorpb.Role_ROLE_DECODE,
 		Models: []string{"m1", "m2"}, Zone: "z1", Transport: loadmonitorpb.Transport_TRANSPORT_ZMQ,
-		Freshness: loadmonitorpb.Freshness_FRESHNESS_INCOMPLETE, Reason: "rank 3 never reported",
+		TransportReason: "zmq: the engine advertises load port 5559", Freshness: loadmonitorpb.Freshness_FRESHNESS_INCOMPLETE, Reason: "rank 3 never reported",
 		SourceInstance: "source-1", Sequence: 1<<63 - 1, Restarts: 2,
 		Aggregate: loadmonitorpb.Aggregate_builder{
 			RankCount: 1, NumRunningReqs: i(1 << 53), NumWaitingReqs: i(1<<53 + 1), NumWaitingUncachedTokens: i(1<<53 + 2),

@@ -33,6 +33,7 @@ func toProto(e *load.Entry) *loadmonitorpb.Worker {
 		FreshnessWindowMs: uint32(e.Window.Milliseconds()),
 		Anomalies:         e.Anomalies.Names(),
 		LastError:         e.LastError,
+		TransportReason:   e.Worker.TransportReason,
 	}.Build()
 }
 

@@ -103,7 +103,7 @@ func (s source) comment(message, field string) (string, error) {
 
 // comments replaces those comments of the .proto files that speak of enum values, which JSON writes as words.
 var comments = []struct{ message, field, text string }{
-	{"v1WorkerSpec", "role", "Left out: plain."},
+	{"v1WorkerSpec", "role", "Left out: what the engine says of itself, else plain."},
 	{"v1RegisteredWorker", "reason", "Why the state is not leased; empty when it is."},
 }
 
@@ -189,7 +189,7 @@ func rename(v any) any {
 }
 
 // lowerWords turns the values of an enum into the words that the gateway's marshaller writes: REGISTRATION_STATE_LEASED is
-// "leased". What is unspecified is not sent.
+// "leased". What is unspecified is not sent, but for a transport that is not chosen yet, which is null.
 func lowerWords(definition map[string]any) map[string]any {
 	values, ok := definition["enum"].([]any)
 	if !ok {
@@ -198,7 +198,7 @@ func lowerWords(definition map[string]any) map[string]any {
 	doc, _ := definition["description"].(string)
 	zero, _ := values[0].(string)
 	prefix := strings.TrimSuffix(zero, "UNSPECIFIED")
-	var list []string
+	var list []any
 	for _, v := range values[1:] {
 		value, _ := v.(string)
 		word := strings.ToLower(strings.TrimPrefix(value, prefix))
@@ -207,6 +207,10 @@ func lowerWords(definition map[string]any) map[string]any {
 		}
 		doc = strings.ReplaceAll(doc, value+":", word+":")
 		list = append(list, word)
+	}
+	if prefix == "TRANSPORT_" {
+		doc = strings.ReplaceAll(doc, zero+":", "null:")
+		return map[string]any{"type": []string{"string", "null"}, "enum": append(list, nil), "description": doc}
 	}
 	return map[string]any{"type": "string", "enum": list, "description": doc}
 }

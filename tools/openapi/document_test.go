@@ -105,7 +105,7 @@ func TestDocument_HoldsWhatIsSentAndNothingElse(t *testing.T) {
 		`"token_usage":{"description":"Comment of token_usage.","type":["number","null"],"format":"double"}`,
 		`"mode":{"description":"What the worker does; plain is prefill and decode in one engine.","type":["string","null"],"enum":["plain","prefill","decode",null]}`,
 		`"Role":{"description":"A role.\n\n - plain: Both.","enum":["plain","decode"],"type":"string"}`,
-		`"role":{"$ref":"#/components/schemas/Role","description":"Left out: plain."}`,
+		`"role":{"$ref":"#/components/schemas/Role","description":"Left out: what the engine says of itself, else plain."}`,
 		`"requestBody":{"required":true,"content":{"application/json":{"schema":{"$ref":"#/components/schemas/WorkerSpec"}}}}`,
 		`"parameters":[{"name":"id","in":"path","required":true,"schema":{"type":"string"}}]`,
 	} {

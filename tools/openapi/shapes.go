@@ -127,10 +127,11 @@ func workerShape(s *shape) object {
 	s.field("url", s.from(workerMessage, "url"), text())
 	s.field("mode", "What the worker does; plain is prefill and decode in one engine.",
 		nullable(words(load.RoleRegular.String(), load.RolePrefill.String(), load.RoleDecode.String())))
-	s.field("model_ids", "Registered models. Empty: models are not compared.", list(text()))
+	s.field("model_ids", "Registered models; over ZMQ, where none is registered, the engine's own. Empty: models are not compared.", list(text()))
 	s.field("zone", "null: none is configured.", nullable(text()))
-	s.field("transport", "The way the worker's reports take to the monitor.", nullable(words(
+	s.field("transport", "The way the worker's reports take to the monitor; null: not chosen yet.", nullable(words(
 		load.TransportPush.String(), load.TransportZMQ.String(), load.TransportDial.String(), load.TransportPoll.String())))
+	s.field("transport_reason", "Why it is that one, e.g. \"zmq: the engine advertises load port 5559\"; null: the worker is in conflict.", nullable(text()))
 	s.field("freshness", "Whether the load may be relied on; anything but fresh may not. fresh: every expected rank is present and "+
 		"fresh; stale: reported once, but too long ago, or capacity is not known yet; missing: nothing was ever reported; "+
 		"incomplete: the ranks reported are not the ranks expected; unreachable: the engine said that it cannot be sampled.",

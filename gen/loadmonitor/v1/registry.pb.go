@@ -25,7 +25,7 @@ type RegistrationState int32
 
 const (
 	RegistrationState_REGISTRATION_STATE_UNSPECIFIED RegistrationState = 0
-	// The first request has not been answered yet.
+	// The first request has not been answered yet, or the engine has not said how it publishes its load.
 	RegistrationState_REGISTRATION_STATE_PENDING RegistrationState = 1
 	// The engine granted a lease and it has not run out.
 	RegistrationState_REGISTRATION_STATE_LEASED RegistrationState = 2
@@ -194,12 +194,12 @@ type WorkerSpec_builder struct {
 	Id string
 	// http(s)://host:port of the engine; a bare host:port means http.
 	Url string
-	// UNSPECIFIED means REGULAR.
+	// UNSPECIFIED: what the engine says of itself, else REGULAR.
 	Role Role
 	// Empty: models are not compared.
 	Models []string
 	Zone   string
-	// Number of DP ranks. 0: not known, the reported set is taken at face value.
+	// Number of DP ranks. 0: what the engine says of itself; where it says nothing, the reported set is taken at face value.
 	ExpectedRanks uint32
 }
 
@@ -217,14 +217,17 @@ func (b0 WorkerSpec_builder) Build() *WorkerSpec {
 }
 
 type RegisteredWorker struct {
-	state                     protoimpl.MessageState `protogen:"opaque.v1"`
-	xxx_hidden_Spec           *WorkerSpec            `protobuf:"bytes,1,opt,name=spec,proto3"`
-	xxx_hidden_Source         string                 `protobuf:"bytes,2,opt,name=source,proto3"`
-	xxx_hidden_State          RegistrationState      `protobuf:"varint,3,opt,name=state,proto3,enum=loadmonitor.v1.RegistrationState"`
-	xxx_hidden_Reason         string                 `protobuf:"bytes,4,opt,name=reason,proto3"`
-	xxx_hidden_LastHttpStatus uint32                 `protobuf:"varint,5,opt,name=last_http_status,json=lastHttpStatus,proto3"`
-	unknownFields             protoimpl.UnknownFields
-	sizeCache                 protoimpl.SizeCache
+	state                      protoimpl.MessageState `protogen:"opaque.v1"`
+	xxx_hidden_Spec            *WorkerSpec            `protobuf:"bytes,1,opt,name=spec,proto3"`
+	xxx_hidden_Source          string                 `protobuf:"bytes,2,opt,name=source,proto3"`
+	xxx_hidden_State           RegistrationState      `protobuf:"varint,3,opt,name=state,proto3,enum=loadmonitor.v1.RegistrationState"`
+	xxx_hidden_Reason          string                 `protobuf:"bytes,4,opt,name=reason,proto3"`
+	xxx_hidden_LastHttpStatus  uint32                 `protobuf:"varint,5,opt,name=last_http_status,json=lastHttpStatus,proto3"`
+	xxx_hidden_Transport       Transport              `protobuf:"varint,6,opt,name=transport,proto3,enum=loadmonitor.v1.Transport"`
+	xxx_hidden_TransportReason string                 `protobuf:"bytes,7,opt,name=transport_reason,json=transportReason,proto3"`
+	xxx_hidden_ProbeError      string                 `protobuf:"bytes,8,opt,name=probe_error,json=probeError,proto3"`
+	unknownFields              protoimpl.UnknownFields
+	sizeCache                  protoimpl.SizeCache
 }
 
 func (x *RegisteredWorker) Reset() {
@@ -287,6 +290,27 @@ func (x *RegisteredWorker) GetLastHttpStatus() uint32 {
 	return 0
 }
 
+func (x *RegisteredWorker) GetTransport() Transport {
+	if x != nil {
+		return x.xxx_hidden_Transport
+	}
+	return Transport_TRANSPORT_UNSPECIFIED
+}
+
+func (x *RegisteredWorker) GetTransportReason() string {
+	if x != nil {
+		return x.xxx_hidden_TransportReason
+	}
+	return ""
+}
+
+func (x *RegisteredWorker) GetProbeError() string {
+	if x != nil {
+		return x.xxx_hidden_ProbeError
+	}
+	return ""
+}
+
 func (x *RegisteredWorker) SetSpec(v *WorkerSpec) {
 	x.xxx_hidden_Spec = v
 }
@@ -307,6 +331,18 @@ func (x *RegisteredWorker) SetLastHttpStatus(v uint32) {
 	x.xxx_hidden_LastHttpStatus = v
 }
 
+func (x *RegisteredWorker) SetTransport(v Transport) {
+	x.xxx_hidden_Transport = v
+}
+
+func (x *RegisteredWorker) SetTransportReason(v string) {
+	x.xxx_hidden_TransportReason = v
+}
+
+func (x *RegisteredWorker) SetProbeError(v string) {
+	x.xxx_hidden_ProbeError = v
+}
+
 func (x *RegisteredWorker) HasSpec() bool {
 	if x == nil {
 		return false
@@ -321,6 +357,7 @@ func (x *RegisteredWorker) ClearSpec() {
 type RegisteredWorker_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
+	// As registered, completed by what the engine says of itself.
 	Spec *WorkerSpec
 	// Where the worker comes from: "config" or "api".
 	Source string
@@ -329,6 +366,11 @@ type RegisteredWorker_builder struct {
 	Reason string
 	// The HTTP status of the engine's last answer; 0: none.
 	LastHttpStatus uint32
+	// The way the worker's reports take, and why it is that one.
+	Transport       Transport
+	TransportReason string
+	// Why the engine's newest /server_info could not be read; empty when it could. What was known before it stays.
+	ProbeError string
 }
 
 func (b0 RegisteredWorker_builder) Build() *RegisteredWorker {
@@ -340,6 +382,9 @@ func (b0 RegisteredWorker_builder) Build() *RegisteredWorker {
 	x.xxx_hidden_State = b.State
 	x.xxx_hidden_Reason = b.Reason
 	x.xxx_hidden_LastHttpStatus = b.LastHttpStatus
+	x.xxx_hidden_Transport = b.Transport
+	x.xxx_hidden_TransportReason = b.TransportReason
+	x.xxx_hidden_ProbeError = b.ProbeError
 	return m0
 }
 
@@ -694,13 +739,17 @@ const file_loadmonitor_v1_registry_proto_rawDesc = "" +
 	"\x04role\x18\x03 \x01(\x0e2\x14.loadmonitor.v1.RoleR\x04role\x12\x16\n" +
 	"\x06models\x18\x04 \x03(\tR\x06models\x12\x12\n" +
 	"\x04zone\x18\x05 \x01(\tR\x04zone\x12%\n" +
-	"\x0eexpected_ranks\x18\x06 \x01(\rR\rexpectedRanks\"\xd5\x01\n" +
+	"\x0eexpected_ranks\x18\x06 \x01(\rR\rexpectedRanks\"\xda\x02\n" +
 	"\x10RegisteredWorker\x12.\n" +
 	"\x04spec\x18\x01 \x01(\v2\x1a.loadmonitor.v1.WorkerSpecR\x04spec\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x127\n" +
 	"\x05state\x18\x03 \x01(\x0e2!.loadmonitor.v1.RegistrationStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12(\n" +
-	"\x10last_http_status\x18\x05 \x01(\rR\x0elastHttpStatus\"\x14\n" +
+	"\x10last_http_status\x18\x05 \x01(\rR\x0elastHttpStatus\x127\n" +
+	"\ttransport\x18\x06 \x01(\x0e2\x19.loadmonitor.v1.TransportR\ttransport\x12)\n" +
+	"\x10transport_reason\x18\a \x01(\tR\x0ftransportReason\x12\x1f\n" +
+	"\vprobe_error\x18\b \x01(\tR\n" +
+	"probeError\"\x14\n" +
 	"\x12ListWorkersRequest\"Q\n" +
 	"\x13ListWorkersResponse\x12:\n" +
 	"\aworkers\x18\x01 \x03(\v2 .loadmonitor.v1.RegisteredWorkerR\aworkers\"K\n" +
@@ -737,25 +786,27 @@ var file_loadmonitor_v1_registry_proto_goTypes = []any{
 	(*DeregisterWorkerRequest)(nil),  // 7: loadmonitor.v1.DeregisterWorkerRequest
 	(*DeregisterWorkerResponse)(nil), // 8: loadmonitor.v1.DeregisterWorkerResponse
 	(Role)(0),                        // 9: loadmonitor.v1.Role
+	(Transport)(0),                   // 10: loadmonitor.v1.Transport
 }
 var file_loadmonitor_v1_registry_proto_depIdxs = []int32{
-	9, // 0: loadmonitor.v1.WorkerSpec.role:type_name -> loadmonitor.v1.Role
-	1, // 1: loadmonitor.v1.RegisteredWorker.spec:type_name -> loadmonitor.v1.WorkerSpec
-	0, // 2: loadmonitor.v1.RegisteredWorker.state:type_name -> loadmonitor.v1.RegistrationState
-	2, // 3: loadmonitor.v1.ListWorkersResponse.workers:type_name -> loadmonitor.v1.RegisteredWorker
-	1, // 4: loadmonitor.v1.RegisterWorkerRequest.worker:type_name -> loadmonitor.v1.WorkerSpec
-	1, // 5: loadmonitor.v1.RegisterWorkerResponse.worker:type_name -> loadmonitor.v1.WorkerSpec
-	3, // 6: loadmonitor.v1.RegistryService.ListWorkers:input_type -> loadmonitor.v1.ListWorkersRequest
-	5, // 7: loadmonitor.v1.RegistryService.RegisterWorker:input_type -> loadmonitor.v1.RegisterWorkerRequest
-	7, // 8: loadmonitor.v1.RegistryService.DeregisterWorker:input_type -> loadmonitor.v1.DeregisterWorkerRequest
-	4, // 9: loadmonitor.v1.RegistryService.ListWorkers:output_type -> loadmonitor.v1.ListWorkersResponse
-	6, // 10: loadmonitor.v1.RegistryService.RegisterWorker:output_type -> loadmonitor.v1.RegisterWorkerResponse
-	8, // 11: loadmonitor.v1.RegistryService.DeregisterWorker:output_type -> loadmonitor.v1.DeregisterWorkerResponse
-	9, // [9:12] is the sub-list for method output_type
-	6, // [6:9] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	9,  // 0: loadmonitor.v1.WorkerSpec.role:type_name -> loadmonitor.v1.Role
+	1,  // 1: loadmonitor.v1.RegisteredWorker.spec:type_name -> loadmonitor.v1.WorkerSpec
+	0,  // 2: loadmonitor.v1.RegisteredWorker.state:type_name -> loadmonitor.v1.RegistrationState
+	10, // 3: loadmonitor.v1.RegisteredWorker.transport:type_name -> loadmonitor.v1.Transport
+	2,  // 4: loadmonitor.v1.ListWorkersResponse.workers:type_name -> loadmonitor.v1.RegisteredWorker
+	1,  // 5: loadmonitor.v1.RegisterWorkerRequest.worker:type_name -> loadmonitor.v1.WorkerSpec
+	1,  // 6: loadmonitor.v1.RegisterWorkerResponse.worker:type_name -> loadmonitor.v1.WorkerSpec
+	3,  // 7: loadmonitor.v1.RegistryService.ListWorkers:input_type -> loadmonitor.v1.ListWorkersRequest
+	5,  // 8: loadmonitor.v1.RegistryService.RegisterWorker:input_type -> loadmonitor.v1.RegisterWorkerRequest
+	7,  // 9: loadmonitor.v1.RegistryService.DeregisterWorker:input_type -> loadmonitor.v1.DeregisterWorkerRequest
+	4,  // 10: loadmonitor.v1.RegistryService.ListWorkers:output_type -> loadmonitor.v1.ListWorkersResponse
+	6,  // 11: loadmonitor.v1.RegistryService.RegisterWorker:output_type -> loadmonitor.v1.RegisterWorkerResponse
+	8,  // 12: loadmonitor.v1.RegistryService.DeregisterWorker:output_type -> loadmonitor.v1.DeregisterWorkerResponse
+	10, // [10:13] is the sub-list for method output_type
+	7,  // [7:10] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_loadmonitor_v1_registry_proto_init() }

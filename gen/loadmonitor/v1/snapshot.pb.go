@@ -75,6 +75,7 @@ func (x Role) Number() protoreflect.EnumNumber {
 type Transport int32
 
 const (
+	// Not chosen yet: the worker's engine has not been asked, or does not answer.
 	Transport_TRANSPORT_UNSPECIFIED Transport = 0
 	// The engine streams over gRPC.
 	Transport_TRANSPORT_PUSH Transport = 1
@@ -1604,6 +1605,7 @@ type Worker struct {
 	xxx_hidden_FreshnessWindowMs uint32                 `protobuf:"varint,17,opt,name=freshness_window_ms,json=freshnessWindowMs,proto3"`
 	xxx_hidden_Anomalies         []string               `protobuf:"bytes,18,rep,name=anomalies,proto3"`
 	xxx_hidden_LastError         string                 `protobuf:"bytes,19,opt,name=last_error,json=lastError,proto3"`
+	xxx_hidden_TransportReason   string                 `protobuf:"bytes,20,opt,name=transport_reason,json=transportReason,proto3"`
 	unknownFields                protoimpl.UnknownFields
 	sizeCache                    protoimpl.SizeCache
 }
@@ -1768,6 +1770,13 @@ func (x *Worker) GetLastError() string {
 	return ""
 }
 
+func (x *Worker) GetTransportReason() string {
+	if x != nil {
+		return x.xxx_hidden_TransportReason
+	}
+	return ""
+}
+
 func (x *Worker) SetHandle(v uint32) {
 	x.xxx_hidden_Handle = v
 }
@@ -1844,6 +1853,10 @@ func (x *Worker) SetLastError(v string) {
 	x.xxx_hidden_LastError = v
 }
 
+func (x *Worker) SetTransportReason(v string) {
+	x.xxx_hidden_TransportReason = v
+}
+
 func (x *Worker) HasAggregate() bool {
 	if x == nil {
 		return false
@@ -1863,8 +1876,9 @@ type Worker_builder struct {
 	// The configured id, or the normalised origin host:port.
 	Id string
 	// scheme://host:port.
-	Url       string
-	Role      Role
+	Url  string
+	Role Role
+	// Registered models; over ZMQ, where none is registered, the engine's own. Empty: models are not compared.
 	Models    []string
 	Zone      string
 	Transport Transport
@@ -1891,6 +1905,8 @@ type Worker_builder struct {
 	Anomalies []string
 	// The engine's own last error, at most 512 bytes.
 	LastError string
+	// Why the transport is that one, e.g. "zmq: the engine advertises load port 5559". Empty: the worker is in conflict.
+	TransportReason string
 }
 
 func (b0 Worker_builder) Build() *Worker {
@@ -1916,6 +1932,7 @@ func (b0 Worker_builder) Build() *Worker {
 	x.xxx_hidden_FreshnessWindowMs = b.FreshnessWindowMs
 	x.xxx_hidden_Anomalies = b.Anomalies
 	x.xxx_hidden_LastError = b.LastError
+	x.xxx_hidden_TransportReason = b.TransportReason
 	return m0
 }
 
@@ -2841,7 +2858,7 @@ const file_loadmonitor_v1_snapshot_proto_rawDesc = "" +
 	"\x0f_gen_throughputB\x11\n" +
 	"\x0f_cache_hit_rateB\x0e\n" +
 	"\f_utilizationB\x15\n" +
-	"\x13_prefill_throughput\"\xaa\x05\n" +
+	"\x13_prefill_throughput\"\xd5\x05\n" +
 	"\x06Worker\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\rR\x06handle\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -2863,7 +2880,8 @@ const file_loadmonitor_v1_snapshot_proto_rawDesc = "" +
 	"\x13freshness_window_ms\x18\x11 \x01(\rR\x11freshnessWindowMs\x12\x1c\n" +
 	"\tanomalies\x18\x12 \x03(\tR\tanomalies\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x13 \x01(\tR\tlastError\"c\n" +
+	"last_error\x18\x13 \x01(\tR\tlastError\x12)\n" +
+	"\x10transport_reason\x18\x14 \x01(\tR\x0ftransportReason\"c\n" +
 	"\x12GetSnapshotRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.loadmonitor.v1.FilterR\x06filter\x12\x1d\n" +
 	"\n" +
