@@ -29,6 +29,10 @@ type Options struct {
 	MaxDPRank int32
 	// StreamLost is called, outside any lock, with the id of a worker whose push stream was released. It must not block.
 	StreamLost func(workerID string)
+	// Doubt is called, outside any lock, with the id of a worker of which registration may know what is no longer so: a new
+	// source instance took over, a report has another number of ranks than is expected (rule FR3), or ranks went stale. It
+	// may be called for every report and must not block.
+	Doubt func(workerID string)
 }
 
 // The defaults of Options, and bounds that need no flag because nothing but memory depends on them.
@@ -71,6 +75,7 @@ type Aggregator struct {
 	refreshed  []*worker // marks to publish
 	deadlines  deadlines
 	scratch    scratch
+	doubts     []string // ids to be told to Options.Doubt
 
 	publisher publisher // used only by Run
 }

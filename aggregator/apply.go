@@ -19,7 +19,10 @@ func (a *Aggregator) Apply(st *load.Stream, r *load.Report) error {
 
 	a.mu.Lock()
 	err := a.applyLocked(st, r, now, shape)
+	doubts := a.takeDoubtsLocked()
 	a.mu.Unlock()
+
+	a.tellDoubts(doubts)
 
 	if err != nil {
 		a.counts.refuse(err)
@@ -60,6 +63,9 @@ func (a *Aggregator) applyLocked(st *load.Stream, r *load.Report, now load.Insta
 	newSource := r.SourceInstance != w.source
 	if b == nil {
 		a.bindLocked(st, w, r)
+	}
+	if n := w.spec.ExpectedRanks; n != 0 && n != len(r.Ranks) && r.Status != load.StatusUnreachable {
+		a.doubtLocked(w)
 	}
 	a.keepLocked(w, r, now, newSource)
 	return nil

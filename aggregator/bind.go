@@ -98,6 +98,7 @@ func (a *Aggregator) bindLocked(st *load.Stream, w *worker, r *load.Report) {
 		}
 		w.retired = append(w.retired, w.source)
 		w.restarts++
+		a.doubtLocked(w)
 		w.anomalies &^= load.SourceConflict
 		for i := range w.state {
 			w.state[i].prefillSeen, w.state[i].prefill = false, prefill{}

@@ -59,6 +59,7 @@ func (a *Aggregator) expireLocked(now load.Instant) load.Instant {
 		}
 		if w.expire(now) {
 			a.counts.expired.Add(1)
+			a.doubtLocked(w)
 			a.markDirtyLocked(w)
 		}
 		next := w.deadline(now)

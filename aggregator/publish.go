@@ -44,7 +44,9 @@ func (a *Aggregator) step(now load.Instant) load.Instant {
 	expiry := a.expireLocked(now)
 	content := len(a.dirty) > 0 || a.reordered
 	marks := len(a.refreshed) > 0
+	doubts := a.takeDoubtsLocked()
 	a.mu.Unlock()
+	a.tellDoubts(doubts)
 
 	publishAt := p.lastPublish + micros(a.options.PublishInterval)
 	refreshAt := max(publishAt, p.lastRefresh+micros(a.options.RefreshInterval))

@@ -37,7 +37,7 @@ func (a *Aggregator) SetWorkers(workers []load.Worker) {
 			a.markDirtyLocked(w)
 		} else if !w.spec.Equal(spec) {
 			w.described = w.described || describedDiffers(w.spec, spec)
-			w.spec = spec
+			w.spec, w.window = spec, a.windowOf(spec.Transport)
 			w.dialRanksLocked()
 			a.markDirtyLocked(w)
 		}
@@ -101,9 +101,12 @@ func (a *Aggregator) SetNote(id, note string) {
 }
 
 // sameEndpoint reports whether reports that were taken for x may stand for y: same endpoint, role, transport and
-// conflict, and no other models where both name some.
+// conflict, and no other models where both name some. For a worker without a transport none were taken.
 func sameEndpoint(x, y load.Worker) bool {
-	return x.URL == y.URL && x.Origin == y.Origin && x.Role == y.Role && x.Transport == y.Transport && x.Conflict == y.Conflict &&
+	if x.URL != y.URL || x.Origin != y.Origin || x.Conflict != y.Conflict {
+		return false
+	}
+	return x.Transport == load.TransportUnspecified || x.Role == y.Role && x.Transport == y.Transport &&
 		(len(x.Models) == 0 || len(y.Models) == 0 || slices.Equal(x.Models, y.Models))
 }
 
