@@ -24,11 +24,12 @@ var rooms = []room{
 	{path: "bridge/zmq", rooms: []string{"load", "bridge"}, libs: []string{anything}},
 	{path: "bridge/dial", rooms: []string{"load", "bridge", "gen"}, libs: []string{anything}},
 	{path: "bridge/poll", rooms: []string{"load", "bridge"}, libs: []string{anything}},
-	{path: "server", rooms: []string{"load", "gen"}, libs: []string{anything}},
+	{path: "server", rooms: []string{"load", "gen", "gen/gateway"}, libs: []string{anything}},
 	{path: "client", rooms: []string{"load", "gen"}, libs: []string{"google.golang.org/grpc", "google.golang.org/protobuf"}},
 	{path: "reporter", rooms: []string{"load", "gen"}, libs: []string{"google.golang.org/grpc", "google.golang.org/protobuf"}},
 	{path: "reporter/pub", rooms: []string{"load", "gen"}, libs: []string{anything}},
-	{path: "gen", libs: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/grpc-ecosystem/grpc-gateway"}},
+	{path: "gen", libs: []string{"google.golang.org/grpc", "google.golang.org/protobuf"}},
+	{path: "gen/gateway", rooms: []string{"gen"}, libs: []string{anything}},
 
 	// These connect rooms with each other.
 	{path: "cmd", rooms: []string{anything}, libs: []string{anything}},

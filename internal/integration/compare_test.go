@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -143,6 +144,7 @@ func (d *diffs) worker(clock *reference, w client.Worker, want *expected, v *cli
 		id, url, zone        string
 		role                 load.Role
 		transport            load.Transport
+		transportReason      string
 		source, lastError    string
 		sequence             uint64
 		restarts             uint32
@@ -153,12 +155,12 @@ func (d *diffs) worker(clock *reference, w client.Worker, want *expected, v *cli
 		byID, byHandle, find bool
 	}
 	got := described{
-		w.Handle, w.ID, w.URL, w.Zone, w.Role, w.Transport, w.SourceInstance, w.LastError, w.Sequence, w.Restarts, w.ExpectedRanks,
+		w.Handle, w.ID, w.URL, w.Zone, w.Role, w.Transport, w.TransportReason, w.SourceInstance, w.LastError, w.Sequence, w.Restarts, w.ExpectedRanks,
 		w.Window, fmt.Sprint(w.Models), fmt.Sprint(w.Anomalies), w.Aggregate, true, true, true,
 	}
 	expected := described{
 		want.GetHandle(), want.GetId(), want.GetUrl(), want.GetZone(), load.Role(want.GetRole()),
-		load.Transport(want.GetTransport()), want.GetSourceInstance(), want.GetLastError(), want.GetSequence(),
+		load.Transport(want.GetTransport()), want.GetTransportReason(), want.GetSourceInstance(), want.GetLastError(), want.GetSequence(),
 		want.GetRestarts(), int(want.GetExpectedRanks()), time.Duration(want.GetFreshnessWindowMs()) * time.Millisecond,
 		fmt.Sprint(want.GetModels()), fmt.Sprint(want.GetAnomalies()), want.aggregate, true, true, true,
 	}
@@ -283,5 +285,36 @@ func fieldsOf(m proto.Message) func(name string) (v protoreflect.Value, ok bool)
 			panic(fmt.Sprintf("%s has no field %s", r.Descriptor().FullName(), name))
 		}
 		return r.Get(f), r.Has(f)
+	}
+}
+
+// A field that the contract gains must be compared, too. Signals and figures are found by their names in load.
+func TestCompare_KnowsEveryField(t *testing.T) {
+	known := map[protoreflect.Name]string{
+		"Worker": "handle id url role models zone transport freshness reason source_instance sequence restarts aggregate ranks " +
+			"expected_ranks oldest_received_us freshness_window_ms anomalies last_error transport_reason",
+		"Rank":      "dp_rank freshness received_us reason sample_age_ms",
+		"Aggregate": "rank_count",
+		"Summary":   "state workers fresh stale missing incomplete unreachable complete",
+	}
+	for s := range load.NumIntSignals {
+		known["Rank"] += " " + s.String()
+	}
+	for s := range load.NumFloatSignals {
+		known["Rank"] += " " + s.String()
+	}
+	for f := range load.NumIntFigures {
+		known["Aggregate"] += " " + f.String()
+	}
+	for f := range load.NumFloatFigures {
+		known["Aggregate"] += " " + f.String()
+	}
+	for name, names := range known {
+		fields := loadmonitorpb.File_loadmonitor_v1_snapshot_proto.Messages().ByName(name).Fields()
+		for i := range fields.Len() {
+			if field := string(fields.Get(i).Name()); !slices.Contains(strings.Fields(names), field) {
+				t.Errorf("%s.%s is not compared with what views show", name, field)
+			}
+		}
 	}
 }

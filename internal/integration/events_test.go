@@ -75,7 +75,7 @@ func (h *history) prepare(e *engine) func() {
 	}
 	st = e.stream
 	r, sane := e.report(h.r, time.Now())
-	surely := sane && h.ready && e.registered && e.spec.Conflict == "" && !e.truth.unsure
+	surely := sane && h.ready && e.registered && e.spec.Transport == load.TransportPush && e.spec.Conflict == "" && !e.truth.unsure
 	return func() {
 		err := h.apply(e, st, r)
 		switch {

@@ -111,8 +111,11 @@ func (h *history) spec(i int) load.Worker {
 	spec := h.engines[i].spec
 	if spec.ID == "" || h.r.IntN(6) == 0 {
 		spec = load.Worker{ID: fmt.Sprintf("w%d", i), Role: load.RoleRegular, Transport: load.TransportPush}
-		if h.r.IntN(3) == 0 {
+		switch h.r.IntN(9) {
+		case 0, 1, 2:
 			spec.Transport, spec.ExpectedRanks = load.TransportZMQ, 1+h.r.IntN(3)
+		case 3:
+			spec.Transport = load.TransportUnspecified // not chosen yet
 		}
 		spec.Origin = fmt.Sprintf("10.9.0.%d:30000", i)
 		if h.r.IntN(6) == 0 {
@@ -120,7 +123,7 @@ func (h *history) spec(i int) load.Worker {
 		}
 		spec.URL = "http://" + spec.Origin
 	}
-	switch h.r.IntN(5) {
+	switch h.r.IntN(6) {
 	case 0:
 		spec.Role = load.Role(1 + h.r.IntN(3))
 	case 1:
@@ -131,6 +134,12 @@ func (h *history) spec(i int) load.Worker {
 		spec.ExpectedRanks = h.r.IntN(4)
 		if spec.Transport == load.TransportZMQ {
 			spec.ExpectedRanks++
+		}
+	case 4:
+		spec.TransportReason = []string{"as configured", "the engine advertises it"}[h.r.IntN(2)]
+	case 5:
+		if spec.Transport == load.TransportUnspecified {
+			spec.Transport = load.TransportPush
 		}
 	}
 	return spec

@@ -179,7 +179,8 @@ def compare_worker(got, want, shifts):
     same(at + "transport", got["transport"], word(pb.Transport, want.transport, "TRANSPORT_"))
     same(at + "freshness", got["freshness"], word(pb.Freshness, want.freshness, "FRESHNESS_"))
     same(at + "anomalies", got["anomalies"], list(want.anomalies))
-    for json_name, name in (("zone", "zone"), ("reason", "reason"), ("last_error", "last_error"), ("source_instance_id", "source_instance")):
+    for json_name, name in (("zone", "zone"), ("transport_reason", "transport_reason"), ("reason", "reason"), ("last_error", "last_error"),
+                            ("source_instance_id", "source_instance")):
         same(at + json_name, got[json_name], getattr(want, name))
     for name in ("restarts", "freshness_window_ms"):
         same(at + name, got[name], getattr(want, name))
