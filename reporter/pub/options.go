@@ -13,7 +13,7 @@ const (
 	DefaultMaxSockets = 128
 	// MaxMaxSockets is how many libzmq can do in one context.
 	MaxMaxSockets = 65535
-	// MaxTopic bounds a topic, in bytes. Subscriptions to topics of 246 to 255 bytes do not arrive in libzmq 4.3.4.
+	// MaxTopic bounds a topic, in bytes. With libzmq 4.3.4 subscriptions to most topics of 246 to 255 bytes do not arrive.
 	MaxTopic = 128
 )
 
