@@ -46,8 +46,9 @@ race: deps ## run the tests under the race detector
 	go test -race ./...
 
 .PHONY: cases
-cases: deps ## run the long and heavy cases that make test leaves out
-	go test -tags cases -timeout 30m ./...
+cases: deps ## run what takes long: 10,000 random histories under the race detector, heavy cases
+	go test -tags cases -timeout 30m -skip TestHistories_TenThousand ./...
+	go test -race -tags cases -timeout 6h -v -run TestHistories_TenThousand ./internal/integration
 
 .PHONY: interop
 interop: build ## run stock Python peers against the binary
