@@ -212,9 +212,9 @@ func TestCaseI2_StalledWatchersDoNotHoldOthersUp(t *testing.T) {
 		for range 2 {
 			reading = append(reading, watch(t, client(), withRanks))
 		}
-		for range 25 { // at 10 Hz, for less than a stalled watcher is given
+		for n := range int64(25) { // at 10 Hz, for less than a stalled watcher is given
 			for i := range 60 {
-				f.report(fmt.Sprintf("w%04d", i), make([]int64, 64)...)
+				widen(f, i, n)
 			}
 			src.publish(f.publish())
 			synctest.Wait()

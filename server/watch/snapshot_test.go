@@ -67,7 +67,7 @@ func TestGetSnapshot_HoldsTheWholePublication(t *testing.T) {
 // Case I4, rule SNAP1: the same version gives the same bytes.
 func TestGetSnapshot_SameVersionGivesSameBytes(t *testing.T) {
 	t.Parallel()
-	f := bigFleet(100)
+	f := bigFleet(20)
 	svc := newService(t, Options{Source: newSource(f.publish())})
 	var first []byte
 	for range 50 {

@@ -17,13 +17,20 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-// wideFleet has frames far larger than the windows of a stream.
+// wideFleet has about a kilobyte for each worker, so that frames are far larger than the windows of a stream.
 func wideFleet(workers int) *fleet {
 	f := newFleet()
 	for i := range workers {
-		f.report(fmt.Sprintf("w%04d", i), make([]int64, 64)...)
+		widen(f, i, 0)
 	}
 	return f
+}
+
+// widen changes one worker of a wide fleet.
+func widen(f *fleet, i int, n int64) {
+	id := fmt.Sprintf("w%04d", i)
+	f.report(id, n)
+	f.put(id, func(ws *load.WorkerStatus) { ws.LastError = strings.Repeat("x", 1000) })
 }
 
 // Rule W3, case I2: a watcher that takes nothing is ended after a bounded time, from outside its blocked send.
@@ -214,7 +221,7 @@ func TestWatch_EndsAWatcherBehindADeadNetwork(t *testing.T) {
 		select {
 		case <-tick.C:
 			for i := range 200 {
-				f.report(fmt.Sprintf("w%04d", i), make([]int64, 64)...)
+				widen(f, i, 1)
 			}
 			src.publish(f.publish())
 		case <-deadline:
