@@ -103,11 +103,13 @@ func (s *settings) loadFile(fs *pflag.FlagSet, file string, given map[string]boo
 			}
 		default:
 			values, err := scalars(value)
-			if err == nil && !given[key.Value] {
+			if err != nil {
+				err = fmt.Errorf("%s: %w", key.Value, err)
+			} else if !given[key.Value] {
 				err = setFlag(fs, fs.Lookup(key.Value), values)
 			}
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%s: %s: %w", at, key.Value, err))
+				errs = append(errs, fmt.Errorf("%s: %w", at, err))
 			}
 		}
 		seen[key.Value] = true

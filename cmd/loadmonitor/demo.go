@@ -39,6 +39,7 @@ and how long reports took from an engine's send to the watcher's view.`,
 	}
 	cmd.Flags().DurationVar(&duration, "duration", 0, "end after this time; 0: run until interrupted")
 	_ = cmd.Flags().Set("log-level", "warn")
+	cmd.Flags().Lookup("log-level").DefValue = "warn"
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := s.check(); err != nil {
 			return err
@@ -111,7 +112,7 @@ func (d *demo) serve(ctx context.Context, options engine.Options, duration time.
 	d.start = time.Now()
 	fmt.Fprintf(d.out, "monitor: gRPC %s, HTTP http://%s\n", d.monitor.grpcAddr, d.monitor.httpAddr)
 	fmt.Fprintf(d.out, "look:    curl -s http://%s/v1/load_monitor/snapshot\n", d.monitor.httpAddr)
-	fmt.Fprintf(d.out, "         loadmonitor watch --grpc %s\n", d.monitor.grpcAddr)
+	fmt.Fprintf(d.out, "         %s watch --grpc %s\n", os.Args[0], d.monitor.grpcAddr)
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -175,10 +176,10 @@ func (d *demo) show(ctx context.Context, duration time.Duration) {
 
 func (d *demo) progress() string {
 	v := d.watcher.View()
-	n, p := d.delays.percentiles(0.5, 0.99)
-	return fmt.Sprintf("%4.0fs  %s; version %d; %.0f reports accepted; delay p50 %s p99 %s of %d",
+	_, p := d.delays.percentiles(0.5, 0.99)
+	return fmt.Sprintf("%4.0fs  %s; version %d; %.0f reports accepted; send to view p50 %s p99 %s",
 		time.Since(d.start).Seconds(), summaryLine(v.Summary), v.Version, metric(d.monitor.aggregator.Metrics(), "reports_accepted_total"),
-		ms(p[0]), ms(p[1]), n)
+		ms(p[0]), ms(p[1]))
 }
 
 // table redraws the screen: what fits of the workers, under the line of progress.

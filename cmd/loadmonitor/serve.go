@@ -13,8 +13,8 @@ func (p *program) newServe() *cobra.Command {
 		Short: "Run the monitor",
 		Long: `Run the monitor until it is told to end (SIGTERM or SIGINT; a second one ends it at once).
 
-Each flag may also be set in the environment (--stale-after is LOADMONITOR_STALE_AFTER) or in a YAML file (stale-after:
-3s); the command line wins over the environment, and the environment over the file. The file may also hold the list
+Each flag but --config and --print-config may also be set in the environment (--stale-after is
+LOADMONITOR_STALE_AFTER) or in a YAML file (stale-after: 3s); the command line wins over the environment, and the environment over the file. The file may also hold the list
 "workers", with the keys id, url, role, models, zone, expected_ranks and token_file for each.`,
 		Example: `  loadmonitor serve --worker http://10.0.0.1:30000 --worker http://10.0.0.2:30000
   loadmonitor simulate --workers 8 | loadmonitor serve --workers-file -`,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -148,8 +149,12 @@ func (s *settings) logger(w io.Writer) (*slog.Logger, error) {
 // allSpecs returns the configured workers of every source: --worker, --workers-file and the configuration file.
 func (s *settings) allSpecs(stdin io.Reader) ([]registration.Spec, error) {
 	var specs []registration.Spec
-	for _, url := range s.workers {
-		specs = append(specs, registration.Spec{URL: url, Where: "--worker " + url})
+	for i, url := range s.workers {
+		where := "--worker " + url
+		if strings.Contains(url, "@") {
+			where = fmt.Sprintf("--worker number %d", i+1) // errors never show a password
+		}
+		specs = append(specs, registration.Spec{URL: url, Where: where})
 	}
 	if s.workersFile != "" {
 		more, err := registration.ReadWorkers(s.workersFile, stdin)

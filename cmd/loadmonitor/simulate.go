@@ -31,7 +31,7 @@ func (f *fleetFlags) register(fs *pflag.FlagSet, workers, ranks int) {
 	fs.IntVar(&f.basePort, "base-port", 0, "port of the first engine; the others follow (0: any free ports)")
 	fs.Float64Var(&f.load, "load", engine.DefaultLoad, "mean demand as a share of what the engines can serve")
 	fs.StringVar(&f.roles, "roles", "plain", "roles that the engines get in turn, e.g. prefill:1,decode:3")
-	fs.StringVar(&f.control, "control", "", "host:port to take commands at: hang, crash, restart, silence or hot of a worker")
+	fs.StringVar(&f.control, "control", "", "host:port to take commands at: hang, crash, restart or resume a worker, silence or heat one of its ranks")
 }
 
 func (f *fleetFlags) options(log *slog.Logger) (engine.Options, error) {

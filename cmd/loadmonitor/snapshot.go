@@ -66,7 +66,7 @@ func fetchSnapshot(ctx context.Context, addr string) ([]byte, error) {
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no monitor answers, is --http right?: %w", err)
+		return nil, fmt.Errorf("no monitor answers (see --http): %w", err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

@@ -24,9 +24,11 @@ type row struct {
 
 const unknown = "-"
 
-// writeTable writes the rows under a header, aligned.
+// writeTable writes the rows under a header, aligned. A cell that is not ended by a tab would not count for the width of
+// its column, so every row has all its tabs, and the blanks that they leave behind rows without a reason are cut.
 func writeTable(w io.Writer, rows []row) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var aligned strings.Builder
+	tw := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "WORKER\tROLE\tZONE\tFRESHNESS\tAGE\tRANKS\tRUNNING\tWAITING\tKV USED\tTOKENS/S\tREASON")
 	for _, r := range rows {
 		cells := []string{
@@ -36,9 +38,17 @@ func writeTable(w io.Writer, rows []row) error {
 		for i, c := range cells {
 			cells[i] = printable(c)
 		}
-		fmt.Fprintln(tw, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(aligned.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printable keeps control characters, which engines may send in their texts, away from the terminal.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -110,6 +111,7 @@ func (f *follower) show(v *client.View) error {
 			link = client.ErrSilent.Error() // its text counts seconds
 		}
 	}
+	link = strings.TrimPrefix(link, "client: ")
 	if link != f.link {
 		f.link = link
 		if err := f.print(v, change{Event: "link", Link: link}); err != nil {
