@@ -89,7 +89,7 @@ func (p *Publisher) newSocket(l *net.TCPListener, endpoint string) (socket, erro
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(s.SetSndhwm(sendQueue), s.SetSndbuf(sendBuffer), s.SetLinger(0), s.SetMaxmsgsize(maxSubscription))
+	err = errors.Join(s.SetSndhwm(sendQueue), s.SetLinger(0), s.SetMaxmsgsize(maxSubscription))
 	if err == nil {
 		err = listenOn(s, l, endpoint)
 	}
@@ -106,7 +106,12 @@ func listenOn(s *zmq.Socket, l *net.TCPListener, endpoint string) error {
 	if err != nil {
 		return err
 	}
-	if err = s.SetUseFd(fd); err == nil {
+	// The connections inherit it. libzmq's own option is for descriptors that it opens.
+	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, sendBuffer)
+	if err == nil {
+		err = s.SetUseFd(fd)
+	}
+	if err == nil {
 		err = s.Bind(endpoint)
 	}
 	if err != nil {
