@@ -71,7 +71,7 @@ func (r *Reporter) serveStart(w http.ResponseWriter, req *http.Request) {
 	}
 	start.WorkerAddr = scheme + "://" + req.Host
 	if _, _, err := load.ParseAddress(start.WorkerAddr); err != nil || strings.ContainsAny(req.Host, "/@?#") {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("Host is %s: want the host:port under which this engine is known", quoted(req.Host)))
+		refuse(w, http.StatusBadRequest, fmt.Errorf("header Host is %s: want the host:port under which this engine is known", quoted(req.Host)))
 		return
 	}
 	lease, err := r.StartReporting(start)

@@ -73,7 +73,7 @@ func BenchmarkReport(b *testing.B) {
 		}
 		ingest := &countingIngest{done: make(chan struct{})}
 		g := grpc.NewServer(grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window), grpc.ReadBufferSize(readBuffer),
-			grpc.WriteBufferSize(writeBuffer), grpc.SharedWriteBuffer(true))
+			grpc.WriteBufferSize(writeBuffer))
 		modelgatewaypb.RegisterLoadMonitorServiceServer(g, bareReceiver{countingIngest: ingest})
 		go func() { _ = g.Serve(l) }()
 		pump(b, l.Addr().String(), ingest)

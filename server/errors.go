@@ -86,17 +86,17 @@ var (
 	errGone = &ending{"gone", "the engine ended the stream"}
 )
 
-// reasonOf returns the sentinel in err's chain and its label in metrics; (nil, "other") when there is none.
-func reasonOf(err error) (reason error, label string) {
+// reasonOf returns the label in metrics of the sentinel in err's chain, and the sentinel; ("other", nil) when there is none.
+func reasonOf(err error) (label string, reason error) {
 	var r *load.Refusal
 	if errors.As(err, &r) {
-		return r, r.Label
+		return r.Label, r
 	}
 	var e *ending
 	if errors.As(err, &e) {
-		return e, e.label
+		return e.label, e
 	}
-	return nil, "other"
+	return "other", nil
 }
 
 // endsStream reports whether a report that was refused with err ends its stream.
@@ -104,7 +104,7 @@ func endsStream(err error) bool { return codeOf(err) != stays }
 
 // codeOf returns the gRPC code for err; INTERNAL for an error that is no refusal.
 func codeOf(err error) codes.Code {
-	if reason, _ := reasonOf(err); reason != nil {
+	if _, reason := reasonOf(err); reason != nil {
 		if c, ok := streamCodes[reason]; ok {
 			return c
 		}

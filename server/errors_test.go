@@ -19,7 +19,7 @@ func TestStreamCodes_EveryRefusalIsDecided(t *testing.T) {
 		}
 	}
 	for reason, code := range streamCodes {
-		if _, label := reasonOf(reason); label == "other" {
+		if label, _ := reasonOf(reason); label == "other" {
 			t.Errorf("%v has no label", reason)
 		}
 		if code == codes.OK && !errors.As(reason, new(*load.Refusal)) {

@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 tools in the field still speak the v1alpha reflection, so it is served and tested.
+
 package server
 
 import (

@@ -87,7 +87,7 @@ func (s *reports) Report(stream grpc.ClientStreamingServer[modelgatewaypb.LoadRe
 
 // end counts and logs why a stream ends, and returns its status.
 func (s *reports) end(err error) error {
-	_, label := reasonOf(err)
+	label, _ := reasonOf(err)
 	s.ended.add(label)
 	switch codeOf(err) {
 	case codes.Canceled, codes.Unavailable:
@@ -126,7 +126,7 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 			return err
 		case !troubled:
 			troubled = true
-			_, label := reasonOf(err)
+			label, _ := reasonOf(err)
 			s.episodes.warn(label, "report refused, the state before it stays", "error", err)
 		}
 	}

@@ -18,8 +18,12 @@
 //	    │                                                  └─ kept in Snapshot.Memo by (view, base): shared, die with it
 //	    └─ WorkerStatus.Memo keeps the worker's wire form: encoded once per change (rule W7)
 //
+// A watcher waits for the next publication; where there are many, a relay lets them through in groups, paced so that all
+// sending stays within half of the CPUs (rule W8).
+//
 // No history of deltas is kept: each entry says at which version it changed, so one function of one snapshot serves
 // conflation, resume and filters alike. This package is the only user of the Memo of snapshots and worker states.
 //
-// Start reading at service.go, then stream.go (one watcher), delta.go (what it must learn) and frame.go (as bytes).
+// Start reading at service.go, then stream.go and turn.go (one watcher), delta.go (what it must learn), frame.go (as bytes)
+// and relay.go (many watchers).
 package watch

@@ -9,8 +9,6 @@ import (
 const (
 	// noPace is the interval below which pacing is left alone: so few watchers send at once.
 	noPace = time.Millisecond
-	// grid is how far apart slots are.
-	grid = time.Millisecond
 	// blockedSend is how long a call of SendMsg takes at least when it waited for the watcher rather than worked.
 	blockedSend = 250 * time.Microsecond
 	// sendShare is how many times the CPU of SendMsg a frame costs in all: grpc's writer, the system call and the
@@ -21,10 +19,8 @@ const (
 	costWeight = 64
 )
 
-// pace spreads all watchers' sends so that they stay within half of the CPUs (rule W8).
+// pace says how often watchers may be sent to so that all sending stays within half of the CPUs (rule W8).
 type pace struct {
-	zero time.Time // immutable: where the grid of slots begins
-
 	watchers atomic.Int64
 	cost     atomic.Int64 // smoothed CPU of one send, nanoseconds
 	cpus     atomic.Int64
@@ -65,28 +61,4 @@ func (p *pace) interval() time.Duration {
 		return 0
 	}
 	return d
-}
-
-// slot returns when a watcher that has something to do now, and last did something at worked, may do it. Watchers that
-// are woken by the same publication spread over one interval by their phases, 0 <= phase < 1; a watcher that is busy
-// goes on one interval after its last send, which keeps it where its phase put it. Slots are a millisecond apart: waking
-// a few watchers together costs much less than waking each by itself.
-func (p *pace) slot(now, worked time.Time, phase float64) time.Time {
-	interval := p.interval()
-	if interval == 0 {
-		return now
-	}
-	at := worked.Add(interval)
-	if !now.Before(at) {
-		at = now.Add(time.Duration(phase * float64(interval)))
-	}
-	return at.Add(grid - 1 - (at.Sub(p.zero)+grid-1)%grid)
-}
-
-// phases hands out phases that lie far apart however many are drawn: multiples of the golden ratio, modulo 1.
-type phases struct{ drawn atomic.Uint64 }
-
-func (p *phases) next() float64 {
-	const golden = 0x9E3779B97F4A7C15 // 2^64 divided by the golden ratio
-	return float64((p.drawn.Add(1)*golden)>>11) / (1 << 53)
 }

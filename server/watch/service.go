@@ -109,7 +109,7 @@ type Service struct {
 	shutdown sync.Once
 	pages    pages
 	pace     pace
-	phases   phases
+	relay    relay
 	counters counters
 	stuck    episode
 	refused  episode
@@ -120,7 +120,7 @@ func New(o Options) (*Service, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	return &Service{
+	s := &Service{
 		source:        o.Source,
 		log:           o.Logger,
 		heartbeat:     o.Heartbeat,
@@ -133,8 +133,9 @@ func New(o Options) (*Service, error) {
 		started:       time.Now(),
 		closed:        make(chan struct{}),
 		pages:         pages{lifetime: o.PageLifetime},
-		pace:          pace{zero: time.Now()},
-	}, nil
+	}
+	s.relay.source, s.relay.pace = s.source, &s.pace
+	return s, nil
 }
 
 // Shutdown ends every Watch at once with UNAVAILABLE and refuses new ones (rule LIFE1). GetSnapshot goes on. It does not

@@ -53,8 +53,6 @@ func (s *Service) Watch(req *loadmonitorpb.WatchRequest, stream grpc.ServerStrea
 		turn: turn{
 			asked: min(time.Duration(req.GetMinIntervalMs())*time.Millisecond, s.maxInterval),
 			beats: s.heartbeat,
-			phase: s.phases.next(),
-			pace:  &s.pace,
 		},
 	}
 	if r := req.GetResume(); r.GetView() == v.name {
@@ -122,32 +120,38 @@ func (w *watcher) blockedFor() time.Duration {
 func (w *watcher) run(ctx context.Context) error {
 	timer := time.NewTimer(w.s.heartbeat)
 	defer timer.Stop()
-	p := w.s.source.Current()
-	if err := w.first(p); err != nil {
+	gate := w.s.relay.join()
+	defer w.s.relay.leave()
+	if err := w.first(w.s.source.Current()); err != nil {
 		return err
 	}
 	for {
+		open := gate.enter()
+		p := w.s.source.Current()
+		if w.s.pace.interval() == 0 {
+			open = p.Next
+		}
 		var err error
 		now := time.Now()
 		step, until := w.turn.next(now, p.Snapshot.Version, p.Beat)
 		switch step {
 		case stepIdle:
-			err = wait(ctx, p.Next, nil)
+			err = wait(ctx, open, nil)
 		case stepSleep:
 			timer.Reset(until.Sub(now))
 			err = wait(ctx, nil, timer.C)
 		case stepEither:
 			timer.Reset(until.Sub(now))
-			err = wait(ctx, p.Next, timer.C)
+			err = wait(ctx, open, timer.C)
 		case stepLook:
 			err = w.look(p, now)
 		case stepBeat:
 			err = w.answer(p, now)
 		}
+		gate.leave()
 		if err != nil {
 			return err
 		}
-		p = w.s.source.Current()
 	}
 }
 

@@ -309,51 +309,6 @@ func TestWatch_MinIntervalConflatesUpdatesAndSparesHeartbeats(t *testing.T) {
 	}
 }
 
-// Rule W8: a thousand watchers do not send at once, each still gets the newest version within the interval.
-func TestWatch_ManyWatchersSpreadOverTheInterval(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet()
-		f.report("a", 1)
-		src := newSource(f.publish())
-		svc := newService(t, Options{Source: src})
-		c := serve(t, svc)
-		const n = 50
-		watchers := make([]*collected, n)
-		for i := range watchers {
-			watchers[i] = watch(t, c, withRanks)
-		}
-		synctest.Wait()
-		for _, w := range watchers {
-			w.news()
-		}
-		// As if one send took 2 ms: time in a bubble does not pass while code runs.
-		svc.pace.cost.Store(int64(2 * time.Millisecond))
-		svc.pace.cpus.Store(2)
-		time.Sleep(time.Second)
-		f.report("a", 2)
-		published := time.Now()
-		src.publish(f.publish())
-		time.Sleep(time.Millisecond) // sends lower the measured cost; look before they do
-		interval := 100 * time.Millisecond
-		time.Sleep(interval)
-		slots := make(map[time.Duration]int)
-		for i, w := range watchers {
-			got := w.news()
-			wantShapes(t, got, shape{1, 2, 1, 0, 0, true, true})
-			if len(got) != 1 {
-				t.Fatalf("watcher %d", i)
-			}
-			slots[got[0].at.Sub(published)/(10*time.Millisecond)]++
-		}
-		for slot, n := range slots {
-			if n > 8 {
-				t.Errorf("%d of 50 watchers were served within 10 ms, at +%v", n, slot*10*time.Millisecond)
-			}
-		}
-	})
-}
-
 func TestWatch_RefusesTooManyBeforeAnythingIsSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

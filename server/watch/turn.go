@@ -13,48 +13,33 @@ const (
 	stepBeat               // answer the publisher's beat
 )
 
-// turn decides when one watcher does what. It sees versions and beats go by and weighs three wishes: an update no sooner
-// than the watcher asked for, a heartbeat for every beat in which nothing else was sent (rule W4), and all sending within
-// the pace (rule W8). It never reads a clock.
+// turn decides when one watcher does what. It sees versions and beats go by and weighs two wishes: an update no sooner
+// than the watcher asked for, and a heartbeat for every beat in which nothing else was sent (rule W4). It never reads a
+// clock.
 type turn struct {
 	// Immutable.
 	asked time.Duration // shortest time between two updates
 	beats time.Duration // time between two beats
-	phase float64
-	pace  *pace
 
 	looked  uint64    // the version that was last compared with the view
 	updated time.Time // when the last update with content went out
-	worked  time.Time // when the watcher last compared or sent anything
 
 	beat   uint64    // the last beat that was answered
 	beatAt time.Time // when it was
 	sent   bool      // something was sent after that
-
-	slot time.Time // when the pace allows what is pending; zero: nothing is
 }
 
 // next returns what to do about the newest publication, and for stepSleep and stepEither until when to wait.
 func (t *turn) next(now time.Time, version, beat uint64) (step, time.Time) {
 	newer, beaten := version != t.looked, beat != t.beat
-	if !newer && !beaten {
-		t.slot = time.Time{}
-		return stepIdle, time.Time{}
-	}
-	if t.slot.IsZero() {
-		t.slot = t.pace.slot(now, t.worked, t.phase)
-	}
 	updateAt := t.updated.Add(t.asked)
-	if updateAt.Before(t.slot) {
-		updateAt = t.slot
-	}
 	switch {
 	case newer && !now.Before(updateAt):
 		return stepLook, time.Time{}
-	case beaten && !now.Before(t.slot):
-		return stepBeat, time.Time{}
 	case beaten:
-		return stepSleep, t.slot
+		return stepBeat, time.Time{}
+	case !newer:
+		return stepIdle, time.Time{}
 	}
 	// Waking for every publication only to see that it is still too early is what the interval is there to avoid. But
 	// the next beat must not be missed: sleep until it is expected, and from then on listen.
@@ -74,7 +59,6 @@ func (t *turn) mustAnswer(beat uint64) bool { return beat != t.beat && !t.sent }
 // anything did.
 func (t *turn) lookedAt(now time.Time, version, beat uint64, content, sent bool) {
 	t.looked = version
-	t.worked = now
 	if content {
 		t.updated = now
 	}
@@ -83,11 +67,7 @@ func (t *turn) lookedAt(now time.Time, version, beat uint64, content, sent bool)
 
 // answered notes that the beat was seen, and whether anything was sent on the occasion.
 func (t *turn) answered(now time.Time, beat uint64, sent bool) {
-	t.slot = time.Time{}
-	if sent {
-		t.worked = now
-		t.sent = true
-	}
+	t.sent = t.sent || sent
 	if beat != t.beat {
 		t.beat, t.beatAt, t.sent = beat, now, false
 	}
