@@ -1,0 +1,124 @@
+package watch
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// relay passes each publication on to the watchers group by group, one interval of the pace from first to last, so that
+// a thousand of them do not wake at once (rule W8):
+//
+//	publication ─► relay ─► gate 0 ─► watchers 0, 64, 128 …
+//	                  │ a millisecond or more
+//	                  └───► gate 1 ─► watchers 32, 96, 160 …
+//
+// A gate opens after the publication can be read and watchers look at what is newest then, so nobody misses one and
+// nobody gets an old one. While the relay goes round, further publications only make it go round once more. Where the
+// pace is no limit watchers wait for the publication itself.
+type relay struct {
+	// Immutable.
+	source Source
+	pace   *pace
+
+	gates [64]gate
+
+	mu       sync.Mutex
+	watchers uint64        // guarded by mu
+	drawn    uint8         // guarded by mu; gates given out
+	stop     chan struct{} // guarded by mu; ends the goroutine that there is while there are watchers
+}
+
+// relayStep is the least time between two openings: waking a few watchers together costs much less than waking each by
+// itself.
+const relayStep = time.Millisecond
+
+// gate is where the watchers of one group wait.
+type gate struct {
+	waiting atomic.Int64
+	next    atomic.Pointer[chan struct{}] // closed when the gate opens; nil: nobody has waited yet
+}
+
+// join counts a watcher in and returns its gate. Those that join one after the other get gates that lie far apart.
+func (r *relay) join() *gate {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watchers++; r.watchers == 1 {
+		r.stop = make(chan struct{})
+		go r.run(r.stop)
+	}
+	r.drawn++
+	return &r.gates[bits.Reverse8(r.drawn)>>2]
+}
+
+func (r *relay) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watchers--; r.watchers == 0 {
+		close(r.stop)
+	}
+}
+
+func (r *relay) run(stop <-chan struct{}) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		p := r.source.Current()
+		if !r.round(stop, timer) {
+			return
+		}
+		select {
+		case <-p.Next:
+		case <-stop:
+			return
+		}
+	}
+}
+
+// round opens every gate once and returns when the interval is over; false when it was stopped.
+func (r *relay) round(stop <-chan struct{}, timer *time.Timer) bool {
+	interval := r.pace.interval()
+	steps := int(min(max(1, interval/relayStep), time.Duration(len(r.gates))))
+	begun := time.Now()
+	for i := range steps {
+		for g := len(r.gates) * i / steps; g < len(r.gates)*(i+1)/steps; g++ {
+			r.gates[g].open()
+		}
+		if interval == 0 {
+			continue
+		}
+		timer.Reset(time.Until(begun.Add(interval * time.Duration(i+1) / time.Duration(steps))))
+		select {
+		case <-timer.C:
+		case <-stop:
+			return false
+		}
+	}
+	return true
+}
+
+// enter returns the channel that is closed when the gate opens next. Who enters looks at the newest publication after
+// that and before waiting, and says leave in the end.
+func (g *gate) enter() <-chan struct{} {
+	g.waiting.Add(1)
+	for {
+		if c := g.next.Load(); c != nil {
+			return *c
+		}
+		c := make(chan struct{})
+		g.next.CompareAndSwap(nil, &c)
+	}
+}
+
+func (g *gate) leave() { g.waiting.Add(-1) }
+
+// open lets those through who wait.
+func (g *gate) open() {
+	if g.waiting.Load() == 0 {
+		return
+	}
+	if c := g.next.Swap(nil); c != nil {
+		close(*c)
+	}
+}

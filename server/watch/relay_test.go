@@ -1,0 +1,149 @@
+package watch
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Rule W8: many watchers are not woken at once, and each gets the newest version within the interval.
+func TestRelay_SpreadsWatchersOverTheInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		f.report("a", 1)
+		src := newSource(f.publish())
+		svc := newService(t, Options{Source: src})
+		// As if one send took 2 ms: time in a bubble does not pass while code runs, so nothing is measured.
+		svc.pace.cost.Store(int64(2 * time.Millisecond))
+		c := serve(t, svc)
+		const n = 50
+		watchers := make([]*collected, n)
+		for i := range watchers {
+			watchers[i] = watch(t, c, withRanks)
+		}
+		synctest.Wait()
+		svc.pace.cpus.Store(2)
+		for round := range 3 {
+			time.Sleep(time.Second)
+			for _, w := range watchers {
+				w.news()
+			}
+			svc.pace.cost.Store(int64(2 * time.Millisecond))
+			interval := svc.pace.interval()
+			if interval != 100*time.Millisecond {
+				t.Fatalf("interval %v", interval)
+			}
+			f.report("a", int64(round))
+			published := time.Now()
+			src.publish(f.publish())
+			synctest.Wait()
+			svc.pace.cost.Store(int64(2 * time.Millisecond))
+			time.Sleep(interval)
+			synctest.Wait()
+			slots := make(map[time.Duration]int)
+			for _, w := range watchers {
+				got := w.news()
+				wantShapes(t, got, shape{f.version - 1, f.version, 1, 0, 0, true, true})
+				if len(got) == 1 {
+					slots[got[0].at.Sub(published)/(10*time.Millisecond)]++
+				}
+			}
+			for slot, n := range slots {
+				if n > 8 {
+					t.Errorf("%d of 50 watchers were served within 10 ms, at +%v", n, slot*10*time.Millisecond)
+				}
+			}
+		}
+	})
+}
+
+// However publications, openings and waits fall, nobody waits on past what is newest.
+func TestRelay_NobodyMissesThePublication(t *testing.T) {
+	t.Parallel()
+	f := newFleet()
+	src := newSource(f.publish())
+	p := &pace{}
+	p.cpus.Store(2)
+	p.watchers.Store(1)
+	p.cost.Store(int64(2 * time.Millisecond))
+	r := &relay{source: src, pace: p}
+	const last = 200
+	var wg sync.WaitGroup
+	for range 20 {
+		g := r.join()
+		wg.Go(func() {
+			defer r.leave()
+			for {
+				open := g.enter()
+				if src.Current().Snapshot.Version == last {
+					g.leave()
+					return
+				}
+				<-open
+				g.leave()
+			}
+		})
+	}
+	for f.version < last {
+		src.publish(f.publish())
+	}
+	wg.Wait()
+}
+
+// A relay without watchers runs no goroutine; one that gets some again does.
+func TestRelay_RunsWhileThereAreWatchers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		src := newSource(f.publish())
+		p := &pace{}
+		p.cpus.Store(2)
+		p.watchers.Store(1)
+		p.cost.Store(int64(time.Hour)) // stopped in the middle of a round
+		r := &relay{source: src, pace: p}
+		for range 3 {
+			g := r.join()
+			r.join()
+			var opened atomic.Bool
+			go func() {
+				<-g.enter()
+				g.leave()
+				opened.Store(true)
+			}()
+			synctest.Wait()
+			src.publish(f.publish())
+			time.Sleep(2 * time.Hour)
+			synctest.Wait()
+			if !opened.Load() {
+				t.Error("the gate stayed closed")
+			}
+			r.leave()
+			r.leave()
+		}
+	})
+}
+
+// A gate at which nobody waits costs nothing to open.
+func TestGate_OpensOnlyForThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	var g gate
+	g.open()
+	a, b := g.enter(), g.enter()
+	if a != b {
+		t.Error("two who wait have two channels")
+	}
+	g.open()
+	<-a
+	if c := g.enter(); c == a {
+		t.Error("an open gate lets later ones through at once")
+	}
+	for range 3 {
+		g.leave()
+	}
+	if g.open(); g.next.Load() == nil {
+		t.Error("opened for nobody")
+	}
+}
