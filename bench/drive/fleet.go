@@ -75,7 +75,7 @@ func Dial(ctx context.Context, o Options) (*Fleet, error) {
 	f.workers = make([]*worker, len(o.Workers))
 	nowMs := f.start.UnixMilli()
 	for i, addr := range o.Workers {
-		m, err := newMessage(fmt.Sprintf("%s%05d", f.source, i), addr, o.Ranks, nowMs)
+		m, err := newMessage(f.Source(i), addr, o.Ranks, nowMs)
 		if err != nil {
 			f.Close()
 			return nil, err
@@ -151,6 +151,9 @@ func (f *Fleet) Sent() uint64 {
 
 // Skipped returns how many reports were left out because their time had passed by a whole interval.
 func (f *Fleet) Skipped() uint64 { return f.skipped.Load() }
+
+// Source returns the source instance of worker i.
+func (f *Fleet) Source(i int) string { return fmt.Sprintf("%s%05d", f.source, i) }
 
 // Last returns the sequence of worker i's newest report. It must not be called while Send runs.
 func (f *Fleet) Last(i int) uint64 { return f.workers[i].last }

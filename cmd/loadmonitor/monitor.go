@@ -26,6 +26,8 @@ type monitor struct {
 	watch      *watch.Service
 	server     *server.Server
 
+	profiler *profiler // nil: profiles are not served
+
 	grpcAddr, httpAddr net.Addr
 	listeners          []net.Listener
 	log                *slog.Logger
@@ -50,6 +52,13 @@ func newMonitor(ctx context.Context, s *settings, specs []registration.Spec, log
 	}
 	m.listeners = append(m.listeners, httpListener)
 	m.grpcAddr, m.httpAddr = grpcListener.Addr(), httpListener.Addr()
+	if s.pprofListen != "" {
+		if m.profiler, err = newProfiler(ctx, s.pprofListen); err != nil {
+			return nil, err
+		}
+		m.listeners = append(m.listeners, m.profiler.listener)
+		log.Info("serving profiles", "http", m.profiler.listener.Addr())
+	}
 
 	m.aggregator, err = aggregator.New(aggregator.Options{
 		Window:          s.staleAfter,
@@ -141,6 +150,9 @@ func (m *monitor) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.registry.Run(ctx) })
 	g.Go(func() error { return m.server.Run(ctx) })
+	if m.profiler != nil {
+		g.Go(func() error { return m.profiler.run(ctx) })
+	}
 	err := g.Wait()
 	stopPublishing()
 	if perr := <-publisher; err == nil {

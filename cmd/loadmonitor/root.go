@@ -16,7 +16,7 @@ func (p *program) newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(p.newServe(), p.newSimulate(), p.newDemo(), p.newSnapshot(), p.newWatch(), p.newVersion())
+	root.AddCommand(p.newServe(), p.newSimulate(), p.newDemo(), p.newSnapshot(), p.newWatch(), p.newBench(), p.newVersion())
 	return root
 }
 

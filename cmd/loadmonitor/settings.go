@@ -21,6 +21,7 @@ import (
 type settings struct {
 	grpcListen, httpListen string
 	allowInsecureListen    bool
+	pprofListen            string
 	advertiseIP            string
 	advertisePort          uint16
 
@@ -45,6 +46,7 @@ func (s *settings) register(fs *pflag.FlagSet) {
 	fs.StringVar(&s.grpcListen, "grpc-listen", server.DefaultGRPCAddr, "where engines report and routers watch")
 	fs.StringVar(&s.httpListen, "http-listen", server.DefaultHTTPAddr, "where people and scripts read, and metrics are scraped")
 	fs.BoolVar(&s.allowInsecureListen, "allow-insecure-listen", false, "permit addresses other than loopback without TLS or tokens")
+	fs.StringVar(&s.pprofListen, "pprof-listen", "", "loopback host:port where profiles of this process are served (default: nowhere)")
 	fs.StringVar(&s.advertiseIP, "advertise-ip", "", "IP address that engines are told to dial (default: the local address of the way to each engine)")
 	fs.Uint16Var(&s.advertisePort, "advertise-port", 0, "port that engines are told to dial (default: the port of --grpc-listen)")
 
