@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"encoding/base64"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ type recorder struct {
 	t     *testing.T
 	f     *fleet
 	src   *source
+	clock atomic.Int64
 	conn  grpc.ClientConnInterface
 	trace trace
 
@@ -46,7 +48,8 @@ func recording(about string, o Options, play func(r *recorder)) func(t *testing.
 
 func (r *recorder) serve(o Options, s *load.Snapshot) {
 	r.src = newSource(s)
-	r.src.clock = func() load.Instant { return r.f.now + 250 }
+	r.src.clock = func() load.Instant { return load.Instant(r.clock.Load()) }
+	r.setClock()
 	o.Source = r.src
 	r.conn = serveConn(r.t, newService(r.t, o))
 }
@@ -98,12 +101,23 @@ func (r *recorder) open(about string, req *loadmonitorpb.WatchRequest, resume bo
 
 // publish publishes what the fleet has become and writes down the update.
 func (r *recorder) publish(about string) {
-	r.src.publish(r.f.publish())
+	r.push()
 	r.take(about)
 }
 
+// push publishes what the fleet has become.
+func (r *recorder) push() {
+	s := r.f.publish()
+	r.setClock()
+	r.src.publish(s)
+}
+
+// setClock lets the service's clock show the fleet's time.
+func (r *recorder) setClock() { r.clock.Store(int64(r.f.now) + 250) }
+
 // beat beats and writes down the frame.
 func (r *recorder) beat(about string) {
+	r.setClock()
 	r.src.beat()
 	r.take(about)
 }
@@ -155,14 +169,14 @@ var recordings = map[string]func(t *testing.T) *trace{
 	"full": recording("A full picture: every field told, and a worker of which little is known.", Options{}, func(r *recorder) {
 		r.twoWorkers()
 		r.f.put("silent-1", nil)
-		r.src.publish(r.f.publish())
+		r.push()
 		r.open("base_version 0 replaces everything", withRanks, false)
 	}),
 	"delta": recording("Deltas: a changed worker, a removed one, a new one, and refresh marks.", Options{}, func(r *recorder) {
 		r.twoWorkers()
 		r.f.report("plain-1", 1)
 		r.f.report("plain-2", 1, 1)
-		r.src.publish(r.f.publish())
+		r.push()
 		r.open("full picture", withRanks, false)
 		r.f.report("plain-1", 9)
 		r.f.remove("prefill-1")
@@ -189,7 +203,7 @@ var recordings = map[string]func(t *testing.T) *trace{
 			for _, id := range []string{"a", "b", "c", "d", "e"} {
 				r.f.report(id, 1, 2, 3, 4, 5, 6)
 			}
-			r.src.publish(r.f.publish())
+			r.push()
 			r.open("a full picture in several frames", withRanks, false)
 			for _, id := range []string{"a", "b", "c", "d"} {
 				r.f.report(id, 6, 5, 4, 3, 2, 1)
@@ -199,7 +213,7 @@ var recordings = map[string]func(t *testing.T) *trace{
 		}),
 	"filter": recording("A filtered view: workers enter and leave it, its version is the fleet's, its summary is its own.", Options{}, func(r *recorder) {
 		r.twoWorkers()
-		r.src.publish(r.f.publish())
+		r.push()
 		req := loadmonitorpb.WatchRequest_builder{
 			Ranks: true, Filter: loadmonitorpb.Filter_builder{Roles: []loadmonitorpb.Role{loadmonitorpb.Role_ROLE_PREFILL}}.Build(),
 		}.Build()
@@ -215,7 +229,7 @@ var recordings = map[string]func(t *testing.T) *trace{
 	}),
 	"heartbeat": recording("Heartbeats: base_version equal to version, no content and no summary.", Options{Heartbeat: 500 * time.Millisecond}, func(r *recorder) {
 		r.f.report("plain-1", 1)
-		r.src.publish(r.f.publish())
+		r.push()
 		r.open("full picture", withRanks, false)
 		r.beat("")
 		r.f.now += 500_000
@@ -226,21 +240,22 @@ var recordings = map[string]func(t *testing.T) *trace{
 	"resume": recording("A receiver that resumes gets what it missed.", Options{}, func(r *recorder) {
 		r.f.report("plain-1", 1)
 		r.f.report("plain-2", 1)
-		r.src.publish(r.f.publish())
+		r.push()
 		r.open("full picture", withRanks, false)
 		r.cancel()
+		synctest.Wait()
 		r.f.report("plain-1", 2)
-		r.src.publish(r.f.publish())
+		r.push()
 		r.f.remove("plain-2")
-		r.src.publish(r.f.publish())
+		r.push()
 		r.open("two versions were missed", withRanks, true)
 		r.open("none was missed: a heartbeat comes first", withRanks, true)
 		r.open("the options differ, so the view does, and the full picture comes", loadmonitorpb.WatchRequest_builder{}.Build(), true)
 	}),
 	"new_epoch": recording("The monitor was restarted: versions start anew under another epoch, so a resume gets the full picture.", Options{}, func(r *recorder) {
 		r.f.report("plain-1", 1)
-		r.src.publish(r.f.publish())
-		r.src.publish(r.f.publish())
+		r.push()
+		r.push()
 		r.open("full picture", withRanks, false)
 		r.f = newFleet()
 		r.f.epoch = "epoch-B"
@@ -252,7 +267,7 @@ var recordings = map[string]func(t *testing.T) *trace{
 	}),
 	"no_ranks": recording("Without ranks: workers have their aggregate only, and marks raise oldest_received_us.", Options{}, func(r *recorder) {
 		r.twoWorkers()
-		r.src.publish(r.f.publish())
+		r.push()
 		r.open("full picture", loadmonitorpb.WatchRequest_builder{}.Build(), false)
 		r.f.now += 100_000
 		r.f.refresh("prefill-1")
@@ -261,7 +276,7 @@ var recordings = map[string]func(t *testing.T) *trace{
 	"full_only": recording("With full_only each update is a full picture.", Options{}, func(r *recorder) {
 		r.f.report("plain-1", 1)
 		r.f.report("plain-2", 1)
-		r.src.publish(r.f.publish())
+		r.push()
 		r.open("full picture", loadmonitorpb.WatchRequest_builder{FullOnly: true}.Build(), false)
 		r.f.report("plain-1", 2)
 		r.publish("one worker changed")
@@ -271,7 +286,7 @@ var recordings = map[string]func(t *testing.T) *trace{
 	}),
 	"empty": recording("A fleet without workers, and one that loses its last.", Options{}, func(r *recorder) {
 		r.f.setState(load.FleetNoWorkers)
-		r.src.publish(r.f.publish())
+		r.push()
 		r.open("the first frame comes although there is nothing to show", withRanks, false)
 		r.f.report("plain-1", 1)
 		r.publish("the first worker")
@@ -289,7 +304,7 @@ var recordings = map[string]func(t *testing.T) *trace{
 		r := recording("What no monitor sends: an update from a version that the receiver does not hold. It opens a new stream without resume.",
 			Options{}, func(r *recorder) {
 				r.f.report("plain-1", 1)
-				r.src.publish(r.f.publish())
+				r.push()
 				r.open("full picture", withRanks, false)
 				r.f.publish()
 				r.f.report("plain-1", 2)
