@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/loadmonitor/loadmonitor/client"
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
 	"github.com/loadmonitor/loadmonitor/load"
 )
@@ -127,6 +128,9 @@ func (h *history) restart() {
 	h.monitor.stop()
 	time.Sleep(h.upTo(2 * time.Second))
 	h.startMonitor()
+	for _, w := range h.watchers {
+		w.touch(w.heldUp)
+	}
 	for _, e := range h.engines {
 		e.registered, e.stream, e.older = false, nil, nil
 		clear(e.sockets)
@@ -230,10 +234,11 @@ func (h *history) check(w *watcher, all *picture) {
 		return
 	}
 	v := w.client.View()
+	part := all.filtered(w.options.Filter)
+	h.checkPrompt(w, v, part)
 	if v.Epoch != all.epoch || v.Version != all.version {
 		return // its own goroutine compares it with the archive
 	}
-	part := all.filtered(w.options.Filter)
 	newest, ok := h.snapshot(w.filter())
 	if !ok {
 		return
@@ -246,6 +251,21 @@ func (h *history) check(w *watcher, all *picture) {
 	if d := compare(v, part, w.truth(h.monitor)); d != "" {
 		h.failf("%s, version %d:\n%s", w.name, v.Version, d)
 	}
+}
+
+// checkPrompt fails when a watcher that is held up by nothing does not show all that is due. It may lag behind by versions
+// that hold nothing for its view.
+func (h *history) checkPrompt(w *watcher, v *client.View, newest *picture) {
+	content := *newest
+	content.version = v.Version
+	d := "it has no picture"
+	if v.Epoch != "" {
+		d = compare(v, &content, w.truth(h.monitor))
+	}
+	if d != "" && w.prompt && w.options.MinInterval == 0 {
+		h.failf("%s shows version %d and misses what changed until version %d:\n%s", w.name, v.Version, newest.version, d)
+	}
+	w.prompt = d == "" && v.Link.Up && !w.heldUp && v.Link.Heard.After(w.touched)
 }
 
 // checkRules compares the newest snapshot with what the rules say about what the engines sent.

@@ -59,10 +59,10 @@ func (h *history) churn() {
 	h.notef("%s misses many workers that come and go", w.name)
 	h.tally.churns++
 	if h.r.IntN(2) == 0 {
-		h.sends.close(w.name)
+		h.gate(w)
 	} else {
-		h.network.freeze(w.name)
-		h.network.cut(w.name)
+		h.freeze(w)
+		h.cut(w)
 	}
 	time.Sleep(slack)
 	h.setWorkers()

@@ -22,6 +22,11 @@ type watcher struct {
 	done    chan struct{}
 	ended   sync.WaitGroup
 
+	// Used by the history alone.
+	heldUp  bool      // frozen or gated
+	touched time.Time // when that, or the connection, was changed last
+	prompt  bool      // showed the newest at the last checkpoint, over a live link, and was left alone since
+
 	mu       sync.Mutex
 	compared int            // guarded by mu
 	err      error          // guarded by mu; the first difference
@@ -174,25 +179,43 @@ func (w *watcher) stop() {
 func (h *history) disturb(w *watcher) {
 	switch h.r.IntN(6) {
 	case 0:
-		h.notef("%s takes no bytes", w.name)
-		h.tally.freezes++
-		h.network.freeze(w.name)
+		h.freeze(w)
 	case 1:
-		h.notef("%s takes no frames", w.name)
-		h.tally.gates++
-		h.sends.close(w.name)
+		h.gate(w)
 	case 2, 3:
-		h.notef("%s is cut", w.name)
-		h.tally.cuts++
-		h.network.cut(w.name)
+		h.cut(w)
 	default:
 		h.goOn(w)
 	}
 }
 
+func (w *watcher) touch(heldUp bool) { w.heldUp, w.touched, w.prompt = heldUp, time.Now(), false }
+
+func (h *history) freeze(w *watcher) {
+	h.notef("%s takes no bytes", w.name)
+	h.tally.freezes++
+	w.touch(true)
+	h.network.freeze(w.name)
+}
+
+func (h *history) gate(w *watcher) {
+	h.notef("%s takes no frames", w.name)
+	h.tally.gates++
+	w.touch(true)
+	h.sends.close(w.name)
+}
+
+func (h *history) cut(w *watcher) {
+	h.notef("%s is cut", w.name)
+	h.tally.cuts++
+	w.touch(w.heldUp)
+	h.network.cut(w.name)
+}
+
 // goOn ends what holds the watcher up.
 func (h *history) goOn(w *watcher) {
 	h.notef("%s goes on", w.name)
+	w.touch(false)
 	h.network.thaw(w.name)
 	h.sends.open(w.name)
 }
