@@ -55,7 +55,8 @@ type Options struct {
 	// Silence is how long a connection may bring nothing before the rank is dialled anew. Default 5 s: idle engines repeat
 	// themselves once a second, and one long step can take a few.
 	Silence time.Duration
-	// Heartbeat is how often libzmq asks a silent peer whether it is alive; it has as long to answer. Default and least 10 s.
+	// Heartbeat is how long a peer that libzmq asks whether it is alive has to answer, and the least time between two such
+	// questions; with more than a thousand sockets there is more. Default and least 10 s.
 	Heartbeat time.Duration
 	// DialTimeout bounds a connection attempt, and the wait for the publisher's greeting after it. Default 2 s.
 	DialTimeout time.Duration

@@ -15,6 +15,7 @@ import (
 
 // Case B1: each socket has its own sequence, and what comes with the same sequence again is the aggregator's to judge.
 func TestBridge_DeliversEveryRankWithItsOwnSequence(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	p0, p1 := socket(t, c, "tcp://127.0.0.1:*"), socket(t, c, "tcp://127.0.0.1:*")
 	o := quick(s)
@@ -44,6 +45,7 @@ func TestBridge_DeliversEveryRankWithItsOwnSequence(t *testing.T) {
 
 // Case B3: a gap is nothing to wait for, and what was skipped here is told apart from what was missed.
 func TestBridge_GapsAndSkippedMessagesAddUp(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	p := socket(t, c, "tcp://127.0.0.1:*")
 	o := quick(s)
@@ -81,6 +83,7 @@ func TestBridge_GapsAndSkippedMessagesAddUp(t *testing.T) {
 
 // Case C4: an idle engine repeats itself; every repetition is handed on.
 func TestBridge_EqualMessagesAreHandedOn(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	e := publish(t, c, "tcp://127.0.0.1:*", running(0))
 	start(t, quick(s), target("w", 0, e.endpoint))
@@ -94,6 +97,7 @@ func TestBridge_EqualMessagesAreHandedOn(t *testing.T) {
 
 // Case E4: ranks that are no longer targets are closed, and nothing of them is handed on after SetTargets has returned.
 func TestBridge_ShrinkingClosesSockets(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	var targets []Target
 	for r := range int32(8) {
@@ -124,6 +128,7 @@ func TestBridge_ShrinkingClosesSockets(t *testing.T) {
 
 // A rank whose target stays the same keeps its connection; one whose generation changed is dialled anew.
 func TestBridge_ChangedTargetsAreDialledAnew(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	stays := target("w", 0, publish(t, c, "tcp://127.0.0.1:*", running(0)).endpoint)
 	changes := target("w", 1, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint)
@@ -149,6 +154,7 @@ func TestBridge_ChangedTargetsAreDialledAnew(t *testing.T) {
 
 // A second endpoint for a rank that has one is named and left alone.
 func TestBridge_OneEndpointPerRank(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	first, second := publish(t, c, "tcp://127.0.0.1:*", running(2)), publish(t, c, "tcp://127.0.0.1:*", running(60))
 	var out safeBuffer
@@ -167,6 +173,7 @@ func TestBridge_OneEndpointPerRank(t *testing.T) {
 
 // Case E7: ports that cannot be are named, never dialled, and disturb nobody.
 func TestBridge_PortsOutOfRangeAreNotDialled(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	good := target("good", 0, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint)
 	targets := []Target{good}
@@ -190,6 +197,7 @@ func TestBridge_PortsOutOfRangeAreNotDialled(t *testing.T) {
 
 // What the aggregator refuses because of who it is about ends the stream; what it refuses as a value does not.
 func TestBridge_RefusalsOfIdentityEndTheStream(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		err  error
@@ -233,6 +241,7 @@ func TestBridge_RefusalsOfIdentityEndTheStream(t *testing.T) {
 
 // The aggregator ends a stream: its socket goes, and as long as the rank is a target another one comes.
 func TestBridge_EndedStreamIsDropped(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
 	start(t, quick(s), target("w", 0, e.endpoint))
@@ -253,6 +262,7 @@ func TestBridge_RunEndsCleanly(t *testing.T) {
 		targets = append(targets, target("w", r, publish(t, c, "tcp://127.0.0.1:*", running(int64(r))).endpoint))
 	}
 	targets = append(targets, Target{WorkerID: "dead", Host: "127.0.0.1", Port: 1})
+	freePort(t) // the runtime opens its own poller with the first use of the network
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	b, stop := start(t, quick(s), targets...)
 	for r := range int32(16) {
@@ -260,9 +270,7 @@ func TestBridge_RunEndsCleanly(t *testing.T) {
 	}
 	stop()
 	s.await(t, "all streams to be released", func() bool { return s.ended == 16 })
-	s.await(t, "goroutines and descriptors to be given back", func() bool {
-		return runtime.NumGoroutine() <= goroutines && openFiles(t) <= files
-	})
+	awaitBase(t, s, goroutines, files)
 	if got := metric(t, b, "zmq_sockets"); got != 0 {
 		t.Errorf("%v sockets after Run has returned", got)
 	}
@@ -293,6 +301,22 @@ func TestNew_NamesWhatIsWrong(t *testing.T) {
 			}
 		})
 	}
+}
+
+// awaitBase waits until no more goroutines and descriptors are in use than before.
+func awaitBase(t testing.TB, s *recorder, goroutines, files int) {
+	t.Helper()
+	var g, f int
+	defer func() {
+		if t.Failed() {
+			stacks := make([]byte, 1<<20)
+			t.Logf("goroutines %d, before %d; descriptors %d, before %d\n%s", g, goroutines, f, files, stacks[:runtime.Stack(stacks, true)])
+		}
+	}()
+	s.await(t, "goroutines and descriptors to be given back", func() bool {
+		g, f = runtime.NumGoroutine(), openFiles(t)
+		return g <= goroutines && f <= files
+	})
 }
 
 func openFiles(t testing.TB) int {

@@ -19,6 +19,7 @@ func keyPair(t testing.TB) (public, secret string) {
 }
 
 func TestBridge_Curve(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	public, secret := keyPair(t)
 	socket, err := c.NewSocket(zmq4.PUB)

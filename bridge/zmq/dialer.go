@@ -26,9 +26,13 @@ const (
 	retryMin  = 250 * time.Millisecond
 )
 
-// classRates are dials per second. A dial of a dead port costs some tens of microseconds, one of a silent publisher a new
-// socket on both sides; both together stay within a few percent of a CPU whatever the size of the fleet.
-var classRates = [numClasses]float64{classSilent: 32, classDead: 400}
+// Dials without much hope are let go in rounds: one by one they would wake a process that has nothing else to do for each.
+const roundEvery = 500 * time.Millisecond
+
+// perRound bounds the dials of a class in one round; 0: no bound. A dial of a dead port costs some tens of microseconds,
+// one of a silent publisher a new socket on both sides; both together stay within a few percent of a CPU whatever the
+// size of the fleet.
+var perRound = [numClasses]int{classSilent: 8, classDead: 200}
 
 // dial is the wish to find a rank's publisher.
 type dial struct {
@@ -50,8 +54,8 @@ type dialer struct {
 	due    [numClasses][]*dial // wait for their pace
 	ready  [numClasses][]*dial // have addresses and wait for a slot
 	free   [numClasses]int     // slots
-	tokens [numClasses]float64 // of the pace
-	filled instant             // when tokens were counted last
+	left   [numClasses]int     // dials that this round has left
+	round  instant             // when the next begins
 	names  map[string]*name    // of all targets that have one
 	queue  [2][]*name          // to be looked up: those that answered last time, and those that did not
 	lookUp [2]int              // slots
@@ -150,19 +154,18 @@ func (d *dialer) step(now instant) (start []func(context.Context), next time.Dur
 // paceLocked lets dials that are due go on as fast as their class may, and returns how long the next has to wait; 0: none
 // waits.
 func (d *dialer) paceLocked(now instant) (wait time.Duration) {
-	passed := (now - d.filled).Seconds()
-	d.filled = now
-	for class, rate := range classRates {
-		if rate > 0 {
-			d.tokens[class] = min(d.tokens[class]+passed*rate, rate)
-		}
-		for len(d.due[class]) > 0 && (rate == 0 || d.tokens[class] >= 1) {
+	if now >= d.round {
+		d.round = now + roundEvery
+		d.left = perRound
+	}
+	for class, bound := range perRound {
+		for len(d.due[class]) > 0 && (bound == 0 || d.left[class] > 0) {
 			want := d.due[class][0]
 			d.due[class] = d.due[class][1:]
 			if want.rank.removed.Load() {
 				continue
 			}
-			d.tokens[class]--
+			d.left[class]--
 			if a, is := literal(want.rank.target.Host); is {
 				want.addrs = []netip.Addr{a}
 				d.ready[want.class] = append(d.ready[want.class], want)
@@ -171,10 +174,7 @@ func (d *dialer) paceLocked(now instant) (wait time.Duration) {
 			}
 		}
 		if len(d.due[class]) > 0 {
-			until := time.Duration((1 - d.tokens[class]) / rate * float64(time.Second))
-			if wait == 0 || until < wait {
-				wait = max(until, time.Millisecond)
-			}
+			wait = d.round - now
 		}
 	}
 	return wait

@@ -15,6 +15,7 @@ import (
 
 // Case G3: messages of a wrong shape are counted by reason, and the good one after them is taken.
 func TestBridge_BadFramesAreCounted(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	p := socket(t, c, "tcp://127.0.0.1:*")
 	o := quick(s)
@@ -57,6 +58,7 @@ func TestBridge_BadFramesAreCounted(t *testing.T) {
 
 // Case F10: of what a prefix lets through only exactly the topic is decoded, and it does not hide a good message.
 func TestBridge_OtherTopicsHideNothing(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		known bool
@@ -99,6 +101,7 @@ func TestBridge_OtherTopicsHideNothing(t *testing.T) {
 
 // Cases E7 and F10: a socket that publishes something else is named for that rank.
 func TestBridge_WrongPublisherIsNamed(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
 	e.mu.Lock()
@@ -113,6 +116,7 @@ func TestBridge_WrongPublisherIsNamed(t *testing.T) {
 
 // Case G8: whatever a peer sends, no data is made of it, the rank says why, and others do not notice.
 func TestBridge_HostilePeers(t *testing.T) {
+	t.Parallel()
 	hold := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 	for _, c := range []struct {
 		name      string
@@ -201,6 +205,7 @@ func TestBridge_HostilePeers(t *testing.T) {
 
 // A peer that sends what was not subscribed to as fast as it can holds up nobody.
 func TestBridge_FloodsHoldUpNobody(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, topic string }{{"of other topics", "other"}, {"of load", "load"}} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, s := testContext(t), newRecorder()
@@ -221,7 +226,7 @@ func TestBridge_FloodsHoldUpNobody(t *testing.T) {
 			o.Owners = 1
 			b, _ := start(t, o, target("good", 0, e.endpoint), target("flood", 0, p.endpoint))
 			s.awaitReports(t, "good", 0, 1)
-			s.await(t, "the flood", func() bool { return sent.Load() > 100_000 })
+			s.await(t, "the flood", func() bool { return sent.Load() > 20_000 })
 			for range 3 {
 				s.awaitMore(t, "good", 0)
 			}
@@ -234,6 +239,7 @@ func TestBridge_FloodsHoldUpNobody(t *testing.T) {
 
 // Case F5: whatever is skipped, a message is never put together from parts of two.
 func TestBridge_MessagesStayWhole(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	s.refuse = func(r *load.RankReport) error {
 		time.Sleep(5 * time.Millisecond)

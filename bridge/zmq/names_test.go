@@ -60,6 +60,7 @@ func named(worker string, rank int32, host, endpoint string) Target {
 
 // Case L3: a name whose server never answers delays nobody, says so, and goes at once when it is removed.
 func TestBridge_SlowNameDelaysNobody(t *testing.T) {
+	t.Parallel()
 	c, s, z := testContext(t), newRecorder(), newZone()
 	z.stuck["never.example"] = true
 	z.point("alias.example", "127.0.0.1")
@@ -94,6 +95,7 @@ func TestBridge_SlowNameDelaysNobody(t *testing.T) {
 }
 
 func TestBridge_NameErrorsAreShown(t *testing.T) {
+	t.Parallel()
 	s, z := newRecorder(), newZone()
 	z.point("empty.example")
 	o := quick(s)
@@ -109,6 +111,7 @@ func TestBridge_NameErrorsAreShown(t *testing.T) {
 // Case L4: the name moves while another engine takes the old address. Data comes from the new one, and nothing of the
 // other engine is ever shown.
 func TestBridge_NameIsFollowed(t *testing.T) {
+	t.Parallel()
 	c, s, z, confirm := testContext(t), newRecorder(), newZone(), newConfirmer()
 	z.point("pod.example", "127.0.0.2")
 	o := quick(s)
@@ -154,6 +157,7 @@ func TestBridge_NameIsFollowed(t *testing.T) {
 // The engine that was asked may be another one than the connection leads to, if the name moved in between: such a
 // connection is given up although the answer was right.
 func TestBridge_ConfirmationSpeaksForTheAddressOfTheName(t *testing.T) {
+	t.Parallel()
 	c, s, z, confirm := testContext(t), newRecorder(), newZone(), newConfirmer()
 	z.point("pod.example", "127.0.0.2")
 	block := make(chan struct{})
@@ -178,6 +182,7 @@ func TestBridge_ConfirmationSpeaksForTheAddressOfTheName(t *testing.T) {
 
 // A connection that goes on although its name points elsewhere is given up after a second look.
 func TestBridge_MovedNameIsNoticedWithoutTrouble(t *testing.T) {
+	t.Parallel()
 	c, s, z := testContext(t), newRecorder(), newZone()
 	z.point("pod.example", "127.0.0.2")
 	o := quick(s)
@@ -202,6 +207,7 @@ func TestBridge_MovedNameIsNoticedWithoutTrouble(t *testing.T) {
 
 // Case L1: IPv6 works in every spelling, and of several addresses the one that answers is taken.
 func TestBridge_AddressForms(t *testing.T) {
+	t.Parallel()
 	c, s, z := testContext(t), newRecorder(), newZone()
 	z.point("dual.example", "127.0.0.9", "::1")
 	z.point("mapped.example", "::ffff:127.0.0.1")

@@ -46,6 +46,7 @@ type owner struct {
 	sweepAt instant
 	swept   int     // the rank to go on with
 	busy    instant // when edges were last handled
+	hurry   bool    // some connection is behind
 	yielded instant
 	decoder *Decoder
 	buffer  []byte
@@ -103,6 +104,7 @@ func (o *owner) run(ctx context.Context) error {
 	var pause, timeout time.Duration
 	for ctx.Err() == nil {
 		edges, err := o.poller.wait(pause, timeout)
+		o.hurry = false
 		if err != nil {
 			return err
 		}
@@ -135,7 +137,7 @@ func (o *owner) run(ctx context.Context) error {
 		busy := len(edges) > 0 || len(again) > 0
 		if len(o.ready) > 0 {
 			timeout = 0
-		} else if busy && now-o.busy < 2*pace {
+		} else if busy && now-o.busy < 2*pace && !o.hurry {
 			pause = pace
 		}
 		if busy {

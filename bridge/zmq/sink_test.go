@@ -219,6 +219,20 @@ func testContext(t testing.TB) *zmq4.Context {
 	return c
 }
 
+// inherit binds a port that somebody else had just before: libzmq closes sockets some time after it was told to.
+func inherit[T any](t testing.TB, bind func() (T, error)) T {
+	t.Helper()
+	for began := time.Now(); ; runtime.Gosched() {
+		bound, err := bind()
+		if err == nil {
+			return bound
+		}
+		if inUse := errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, zmq4.Errno(syscall.EADDRINUSE)); !inUse || time.Since(began) > testPatience {
+			t.Fatal(err)
+		}
+	}
+}
+
 // engine publishes one message again and again, as an idle engine does but faster, until it is stopped.
 type engine struct {
 	t        testing.TB
@@ -236,14 +250,7 @@ const enginePeriod = 10 * time.Millisecond
 // publish starts an engine at an endpoint, tcp://127.0.0.1:* for a free port.
 func publish(t testing.TB, c *zmq4.Context, endpoint string, payload []byte) *engine {
 	t.Helper()
-	p, err := zmqtest.NewPublisher(c, endpoint)
-	// Whoever had the port before may not be gone quite yet.
-	for began := time.Now(); errors.Is(err, zmq4.Errno(syscall.EADDRINUSE)) && time.Since(began) < testPatience; runtime.Gosched() {
-		p, err = zmqtest.NewPublisher(c, endpoint)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := inherit(t, func() (*zmqtest.Publisher, error) { return zmqtest.NewPublisher(c, endpoint) })
 	e := &engine{t: t, endpoint: p.Endpoint(), payload: payload, topic: "load"}
 	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -12,14 +12,22 @@ import (
 )
 
 const (
-	// receiveMark bounds the messages that libzmq holds for one socket: what a rank that sends 10,000 a second brings while
-	// the rate cap leaves it alone, and no more.
-	receiveMark = 64
+	// receiveMark bounds the messages that libzmq holds for one socket: a few times what a rank that sends 10,000 a second
+	// brings while the rate cap leaves it alone. A backlog in the kernel is read this many at a time, and each time takes a
+	// switch between two threads, so fewer would mean reading old messages for longer.
+	receiveMark = 256
 	// receiveBuffer bounds what the kernel holds for one connection, so that a backlog is a few hundred messages old, not
 	// thousands.
 	receiveBuffer = 64 << 10
 	// handshakeTimeout ends a connection whose peer accepts and then says nothing.
 	handshakeTimeout = 5 * time.Second
+	// heartbeatUnit times the square of the number of sockets is the least time between heartbeats.
+	heartbeatUnit = 10 * time.Microsecond
+	maxHeartbeat  = 10 * time.Minute
+	// A host that does not acknowledge is given up by the kernel after a minute.
+	keepaliveIdle     = 30 * time.Second
+	keepaliveInterval = 10 * time.Second
+	keepaliveCount    = 3
 	// Sockets that were closed count until libzmq's reaper has had them.
 	socketSlack = 1024
 	// The bound that libzmq itself has.
@@ -55,7 +63,6 @@ func (b *Bridge) subscribe(t *Target, addr netip.Addr) (*zmq4.Socket, error) {
 }
 
 func (b *Bridge) configure(s *zmq4.Socket, t *Target, addr netip.Addr) error {
-	heartbeat := b.options.Heartbeat
 	if err := errors.Join(
 		s.SetRcvhwm(receiveMark),
 		s.SetRcvbuf(receiveBuffer),
@@ -65,8 +72,12 @@ func (b *Bridge) configure(s *zmq4.Socket, t *Target, addr netip.Addr) error {
 		s.SetReconnectIvl(-1),
 		s.SetConnectTimeout(b.options.DialTimeout),
 		s.SetHandshakeIvl(handshakeTimeout),
-		s.SetHeartbeatIvl(heartbeat),
-		s.SetHeartbeatTimeout(heartbeat),
+		s.SetHeartbeatIvl(b.heartbeat(int(b.counts.targets.Load()))),
+		s.SetHeartbeatTimeout(b.options.Heartbeat),
+		s.SetTcpKeepalive(1),
+		s.SetTcpKeepaliveIdle(int(keepaliveIdle/time.Second)),
+		s.SetTcpKeepaliveIntvl(int(keepaliveInterval/time.Second)),
+		s.SetTcpKeepaliveCnt(keepaliveCount),
 		s.SetIpv6(addr.Is6()),
 	); err != nil {
 		return fmt.Errorf("socket options: %w", err)
@@ -84,6 +95,15 @@ func (b *Bridge) configure(s *zmq4.Socket, t *Target, addr netip.Addr) error {
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	return nil
+}
+
+// heartbeat returns how often libzmq asks a silent peer whether it is alive, with n sockets. libzmq walks through all
+// timers of its thread to cancel one, which each answer does: with thousands of sockets that would cost more than all
+// load messages. So the time between heartbeats grows with the square of the sockets, and costs a fraction of a percent of
+// a CPU whatever their number. A host that is gone is noticed by the kernel's own keepalive, a peer that is frozen by its
+// silence.
+func (b *Bridge) heartbeat(n int) time.Duration {
+	return min(max(b.options.Heartbeat, time.Duration(n)*time.Duration(n)*heartbeatUnit), max(b.options.Heartbeat, maxHeartbeat))
 }
 
 func (b *Bridge) serverKey(t *Target) string {

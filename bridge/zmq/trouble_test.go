@@ -36,6 +36,7 @@ func endpointOf(port int) string {
 // A publisher that starts long after it was discovered, with the options of production: dials are backed off to their
 // ceiling by then, and its data is there within 5 s.
 func TestBridge_LatePublisherIsFound(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	endpoint := endpointOf(freePort(t))
 	b, _ := start(t, Options{Sink: s}, target("w", 0, endpoint))
@@ -52,6 +53,7 @@ func TestBridge_LatePublisherIsFound(t *testing.T) {
 
 // A publisher that restarts at its address is followed: a new connection and a new stream.
 func TestBridge_RestartedPublisherIsFollowed(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
 	b, _ := start(t, quick(s), target("w", 0, e.endpoint))
@@ -72,6 +74,7 @@ func TestBridge_RestartedPublisherIsFollowed(t *testing.T) {
 
 // The end of a connection is noticed by itself, long before silence would tell.
 func TestBridge_EndOfConnectionIsNoticed(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
 	o := quick(s)
@@ -90,6 +93,7 @@ func TestBridge_EndOfConnectionIsNoticed(t *testing.T) {
 // Case F1: behind a frozen link nothing says that the peer is gone. Silence does, and another publisher at the address is
 // found.
 func TestBridge_FrozenLinkIsRedialled(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	old := publish(t, c, "tcp://127.0.0.1:*", running(1))
 	_, port := split(old.endpoint)
@@ -122,6 +126,7 @@ func TestBridge_FrozenLinkIsRedialled(t *testing.T) {
 
 // A publisher that has nothing to say keeps its connection for longer and longer, and is not dialled in a loop.
 func TestBridge_SilentPublisherIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	p := socket(t, c, "tcp://127.0.0.1:*")
 	o := quick(s)
@@ -141,6 +146,7 @@ func TestBridge_SilentPublisherIsLeftAlone(t *testing.T) {
 
 // Case F8: SYNs are dropped, so nothing answers at all, and then the port accepts.
 func TestBridge_DroppedSYNsAreTriedAgain(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	port := freePort(t)
 	unblock := blackHole(t, port)
@@ -190,16 +196,16 @@ func blackHole(t testing.TB, port int) (unblock func()) {
 
 // Case F11: one failure to connect anew is not for ever.
 func TestBridge_FailedRedialIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
 	_, port := split(e.endpoint)
 	start(t, quick(s), target("w", 0, e.endpoint))
 	s.awaitReports(t, "w", 0, 1)
 	e.stop()
-	l, err := net.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := inherit(t, func() (net.Listener, error) {
+		return net.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String())
+	})
 	garbled := make(chan struct{})
 	go func() {
 		defer close(garbled)
@@ -221,6 +227,7 @@ func TestBridge_FailedRedialIsTriedAgain(t *testing.T) {
 
 // Case F3: ranks that get no socket say so, and a socket that comes free is used.
 func TestBridge_SocketBoundIsShared(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
 	var targets []Target
@@ -327,6 +334,7 @@ func TestBridge_TargetsComeAndGo(t *testing.T) {
 	for i := range int32(64) {
 		targets = append(targets, target("w"+string(rune('a'+i/8)), i%8, endpoints[i%4]))
 	}
+	freePort(t) // the runtime opens its own poller with the first use of the network
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	b, stop := start(t, quick(s), targets...)
 	for round := range 40 {
@@ -340,9 +348,7 @@ func TestBridge_TargetsComeAndGo(t *testing.T) {
 	}
 	b.SetTargets(targets[:16])
 	stop()
-	s.await(t, "goroutines and descriptors to be given back", func() bool {
-		return runtime.NumGoroutine() <= goroutines && openFiles(t) <= files
-	})
+	awaitBase(t, s, goroutines, files)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
@@ -354,6 +360,7 @@ func TestBridge_TargetsComeAndGo(t *testing.T) {
 
 // Rule LIFE4 and case K8: a worker in trouble is one line in the log, however many ranks and dials.
 func TestBridge_TroubleIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	s := newRecorder()
 	var out safeBuffer
 	o := quick(s)
@@ -372,6 +379,7 @@ func TestBridge_TroubleIsLoggedOnce(t *testing.T) {
 
 // The stream of a rank ends only with its socket, and a note never outlives the trouble.
 func TestBridge_NotesAreTakenBack(t *testing.T) {
+	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	s.refuse = func(r *load.RankReport) error { return nil }
 	e := publish(t, c, "tcp://127.0.0.1:*", []byte("\x2a"))

@@ -18,19 +18,21 @@ type report struct {
 }
 
 // visit follows an edge. A rank that sends faster than the cap is read when its time has come: until then libzmq holds
-// its messages, so nothing is lost that is not superseded anyway.
+// its messages, so nothing is lost that is not superseded anyway. Unless more piles up than libzmq holds: then older
+// messages are in the way of newer ones, and everything is read as fast as it can be.
 func (o *owner) visit(c *conn, now instant) {
 	switch {
 	case c.queued:
-	case c.decoded != 0 && now-c.decoded < o.b.options.RankInterval:
-		o.b.counts.rateCapped.Add(1)
+	case c.decoded != 0 && now-c.decoded < o.b.options.RankInterval && !c.behind:
 		o.capVisit(c, now)
 	default:
 		o.drain(c, now)
 	}
 }
 
+// capVisit lets a connection be read once its time has come.
 func (o *owner) capVisit(c *conn, now instant) {
+	o.b.counts.rateCapped.Add(1)
 	if len(o.capped) == 0 {
 		o.flush = now + o.b.options.RankInterval
 	}
@@ -62,6 +64,9 @@ func (o *owner) drain(c *conn, now instant) {
 	if d.messages > 0 {
 		counts.messages.Add(uint64(d.messages))
 		c.heard, c.hushed = now, 0
+		if c.behind = d.messages >= drainLimit; c.behind {
+			o.hurry = true
+		}
 	}
 	if d.messages > d.good {
 		o.rejectFrames(c, &d)

@@ -6,6 +6,7 @@ package zmqtest
 #cgo pkg-config: libzmq
 #include <errno.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -16,6 +17,7 @@ typedef struct {
 	int64_t messages;
 	int64_t cpu_us;
 	int64_t wall_us;
+	int64_t rss_kb;
 	int failed;
 } bare_result;
 
@@ -31,9 +33,21 @@ static int64_t bare_cpu(void) {
 	return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000000LL + u.ru_utime.tv_usec + u.ru_stime.tv_usec;
 }
 
+static int64_t bare_rss(void) {
+	char line[256];
+	long kb = 0;
+	FILE *f = fopen("/proc/self/status", "r");
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "VmRSS: %ld", &kb) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return kb;
+}
+
 // Waits for edges, reads each socket empty, and does nothing with what it reads.
 static bare_result bare_receive(char **endpoints, int n, int64_t warm_us, int64_t measure_us) {
-	bare_result r = {0, 0, 0, 0};
+	bare_result r = {0};
 	void *context = zmq_ctx_new();
 	zmq_ctx_set(context, ZMQ_MAX_SOCKETS, n + 16);
 	void **sockets = calloc(n, sizeof *sockets);
@@ -71,6 +85,7 @@ static bare_result bare_receive(char **endpoints, int n, int64_t warm_us, int64_
 	}
 	r.cpu_us = bare_cpu() - cpu;
 	r.wall_us = now - start;
+	r.rss_kb = bare_rss();
 	for (int i = 0; i < n; i++)
 		zmq_close(sockets[i]);
 	zmq_ctx_term(context);
@@ -93,6 +108,7 @@ type Usage struct {
 	Messages int64
 	CPU      time.Duration // of the whole process
 	Wall     time.Duration
+	RSS      int64 // bytes of the whole process, with all its sockets open
 }
 
 // PerMessage is the CPU that one message took.
@@ -119,5 +135,6 @@ func BareReceive(endpoints []string, warm, measure time.Duration) (Usage, error)
 	}
 	return Usage{
 		Messages: int64(r.messages), CPU: time.Duration(r.cpu_us) * time.Microsecond, Wall: time.Duration(r.wall_us) * time.Microsecond,
+		RSS: int64(r.rss_kb) << 10,
 	}, nil
 }

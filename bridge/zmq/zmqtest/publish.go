@@ -107,7 +107,8 @@ func (f *Fleet) Endpoints() []string {
 	return e
 }
 
-// Publish sends from every publisher hz times a second until stop is closed.
+// Publish sends from every publisher hz times a second until stop is closed. Each message tells its own number as the
+// running requests.
 func (f *Fleet) Publish(hz float64, stop <-chan struct{}) error {
 	const tick = time.Millisecond
 	t := time.NewTicker(tick)
@@ -122,7 +123,7 @@ func (f *Fleet) Publish(hz float64, stop <-chan struct{}) error {
 		for due := int(time.Since(begin).Seconds() * hz * float64(len(f.publishers))); sent < due; sent++ {
 			i := sent % len(f.publishers)
 			n := int64(sent / len(f.publishers))
-			if err := f.publishers[i].Send("load", n, LoadStat(n%100, 3, 1024, 8192, 0)); err != nil {
+			if err := f.publishers[i].Send("load", n, LoadStat(n, 3, 1024, 8192, int64(i%8))); err != nil {
 				return err
 			}
 		}

@@ -1,0 +1,261 @@
+//go:build cases
+
+// The cases of this file need thousands of sockets or minutes; `make cases` runs them.
+
+package zmq
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// fleet starts publishers in a process of their own and returns their endpoints as one line.
+func fleet(t testing.TB, n int, hz float64) string {
+	t.Helper()
+	cmd, in, out := play(t, "publish", strconv.Itoa(n), fmt.Sprint(hz))
+	endpoints, err := out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("publishers: %v", err)
+		}
+	})
+	return endpoints
+}
+
+type follower struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	in  io.Writer
+	out *bufio.Reader
+}
+
+func follow(t testing.TB, endpoints string, files, times int) *follower {
+	t.Helper()
+	cmd, in, out := play(t, "follow", strconv.Itoa(files), strconv.Itoa(times))
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("bridge: %v", err)
+		}
+	})
+	if _, err := io.WriteString(in, endpoints); err != nil {
+		t.Fatal(err)
+	}
+	return &follower{t, cmd, in, out}
+}
+
+func (f *follower) state(targets ...int) state {
+	f.t.Helper()
+	line := "\n"
+	if len(targets) > 0 {
+		line = fmt.Sprintf("%d\n", targets[0])
+	}
+	if _, err := io.WriteString(f.in, line); err != nil {
+		f.t.Fatal(err)
+	}
+	answer, err := f.out.ReadString('\n')
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var st state
+	if err := json.Unmarshal([]byte(answer), &st); err != nil {
+		f.t.Fatal(err)
+	}
+	return st
+}
+
+func (f *follower) await(what string, within time.Duration, holds func(st state) bool) state {
+	f.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); ; <-tick.C {
+		st := f.state()
+		if holds(st) {
+			f.t.Logf("%s after %v: %+v", what, time.Since(began).Round(100*time.Millisecond), st)
+			return st
+		}
+		if time.Since(began) > within {
+			f.t.Fatalf("waiting for %s: %+v", what, st)
+		}
+	}
+}
+
+// Case F3: 200 workers of 8 ranks.
+func TestHeavy_SixteenHundredSockets(t *testing.T) {
+	f := follow(t, fleet(t, 1600, 1), 0, 1)
+	f.await("all ranks to have data", time.Minute, func(st state) bool { return st.Ranks == 1600 && st.Sockets == 1600 })
+}
+
+// Case F3: 60 workers of 8 ranks with 256 open files. The process stays up and accepts, the others say why, and sockets
+// that come free are used.
+func TestHeavy_FewFiles(t *testing.T) {
+	f := follow(t, fleet(t, 480, 5), 256, 1)
+	st := f.await("some ranks to have data", time.Minute, func(st state) bool { return st.Ranks == st.Sockets && st.Sockets > 20 && st.Sockets+st.Starved == 480 })
+	if !st.Accepts || st.Noted["too many open files"] != st.Starved || st.Files > 256-32 {
+		t.Errorf("state %+v", st)
+	}
+	open := st.Sockets
+	// The first ranks got the sockets: all but 10 of them leave, and as many others must follow.
+	f.state(10)
+	f.await("the others to leave", time.Minute, func(st state) bool { return st.Sockets == 10 && st.Starved == 0 })
+	f.state(480)
+	st = f.await("others to have data", time.Minute, func(st state) bool { return st.Sockets == open })
+	if !st.Accepts {
+		t.Errorf("state %+v", st)
+	}
+}
+
+// Case F6: a process that was stopped for 10 s shows the newest message within a second, and did not grow meanwhile.
+func TestHeavy_StoppedProcessCatchesUp(t *testing.T) {
+	const hz = 2000
+	endpoints := fleet(t, 1, hz)
+	f, running := follow(t, endpoints, 0, 1), follow(t, endpoints, 0, 1)
+	before := f.await("data", time.Minute, func(st state) bool { return st.Received > 1000 })
+	if err := f.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Second)
+	if err := f.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	st := f.state()
+	if grown := st.RSS - before.RSS; grown > 50<<20 {
+		t.Errorf("grown by %d bytes", grown)
+	}
+	if newest := running.state().Newest; newest-st.Newest > hz/5 || st.Newest-newest > hz/5 {
+		t.Errorf("newest message %d, a bridge that was not stopped has %d", st.Newest, newest)
+	}
+}
+
+// Case F7: many idle ranks and a busy one cost less than half a core.
+func TestHeavy_OneBusyRankAmongMany(t *testing.T) {
+	f := follow(t, fleet(t, 1023, 1), 0, 1)
+	g := follow(t, fleet(t, 1, 1000), 0, 1)
+	f.await("idle ranks", time.Minute, func(st state) bool { return st.Ranks == 1023 })
+	g.await("the busy rank", time.Minute, func(st state) bool { return st.Received > 100 })
+	f.state()
+	g.state()
+	time.Sleep(20 * time.Second)
+	idle, busy := f.state(), g.state()
+	if share := (idle.CPU + busy.CPU).Seconds() / idle.Wall.Seconds(); share > 0.5 {
+		t.Errorf("%.0f %% of a core", 100*share)
+	} else {
+		t.Logf("%.1f %% of a core", 100*share)
+	}
+}
+
+// Section 6 of the design: threads with 8,192 sockets, and what they cost when their publishers are silent.
+func TestHeavy_EightThousandSockets(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		hz   float64
+	}{{"1 Hz", 1}, {"silent", 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			f := follow(t, fleet(t, 1024, c.hz), 0, 8)
+			st := f.await("all sockets", 2*time.Minute, func(st state) bool {
+				return st.Sockets == 8192 && (c.hz == 0 || st.Ranks == 8192)
+			})
+			most := st.Threads
+			for range 6 {
+				time.Sleep(10 * time.Second)
+				st := f.state()
+				most = max(most, st.Threads)
+				share := st.CPU.Seconds() / st.Wall.Seconds()
+				t.Logf("%.2f %% of a core, %d threads, %d MiB, %d redials", 100*share, st.Threads, st.RSS>>20, st.Redials)
+				if c.hz == 0 && share > 0.02 {
+					t.Errorf("%.2f %% of a core", 100*share)
+				}
+			}
+			if most > 16 {
+				t.Errorf("%d threads, want at most 16", most)
+			}
+		})
+	}
+}
+
+// Case F4: 64 ranks, collections in a loop and 2,000 signals a second, for a minute.
+func TestHeavy_Signals(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	var targets []Target
+	for r := range int32(64) {
+		targets = append(targets, target("w", r, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint))
+	}
+	b, _ := start(t, Options{Sink: s}, targets...)
+	for r := range int32(64) {
+		s.awaitReports(t, "w", r, 1)
+	}
+	var over atomic.Bool
+	var noise sync.WaitGroup
+	noise.Go(func() {
+		for !over.Load() {
+			runtime.GC()
+		}
+	})
+	noise.Go(func() {
+		for !over.Load() {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGURG)
+			_ = syscall.Kill(os.Getpid(), syscall.SIGWINCH)
+			time.Sleep(time.Millisecond)
+		}
+	})
+	for began := time.Now(); time.Since(began) < time.Minute; {
+		for r := range int32(64) {
+			s.awaitMore(t, "w", r)
+		}
+		s.mu.Lock()
+		clear(s.reports)
+		s.mu.Unlock()
+	}
+	over.Store(true)
+	noise.Wait()
+	if len(s.history) > 0 || metric(t, b, "zmq_connects_total") != 64 {
+		t.Errorf("notes %v, %v connections", s.history, metric(t, b, "zmq_connects_total"))
+	}
+}
+
+// Case F9: 50 workers of 8 ranks come and go a thousand times while all deliver, and the bridge ends in the middle.
+func TestHeavy_ComeAndGo(t *testing.T) {
+	c, s := testContext(t), newRecorder()
+	var targets []Target
+	var endpoints []string
+	for range 50 {
+		endpoints = append(endpoints, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint)
+	}
+	for i := range int32(400) {
+		targets = append(targets, target("w"+strconv.Itoa(int(i/8)), i%8, endpoints[i/8]))
+	}
+	freePort(t)
+	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	b, stop := start(t, Options{Sink: s, Owners: 2}, targets...)
+	for round := range 1000 {
+		s.awaitMore(t, "w0", 0)
+		b.SetTargets(targets[:8+(round*37)%392])
+		b.SetTargets(targets)
+		s.mu.Lock()
+		clear(s.reports)
+		s.mu.Unlock()
+	}
+	b.SetTargets(targets[:100])
+	stop()
+	awaitBase(t, s, goroutines, files)
+	if strings.Contains(s.describeLocked(), "too many") {
+		t.Error(s.describeLocked())
+	}
+}
