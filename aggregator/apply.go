@@ -40,7 +40,7 @@ func (a *Aggregator) applyLocked(st *load.Stream, r *load.Report, now load.Insta
 	var w *worker
 	if b != nil {
 		w = b.worker
-		if err := b.checkLocked(r); err != nil {
+		if err := a.checkLocked(b, r); err != nil {
 			return err
 		}
 	} else {
@@ -82,10 +82,10 @@ func (a *Aggregator) refuseLocked(w *worker, err error) {
 // keepLocked replaces what is known of w by an admitted report: a push or dial-in report carries the whole set of ranks
 // (rule FR3). Values equal to the last ones move a mark only (rule FR6).
 func (a *Aggregator) keepLocked(w *worker, r *load.Report, now load.Instant, newSource bool) {
-	changed := newSource || w.refused != "" || w.lastError != r.LastError ||
+	changed := newSource || w.refused != "" || w.turnedAway != "" || w.lastError != r.LastError ||
 		w.unreachable != (r.Status == load.StatusUnreachable)
 	w.sequence, w.reportTime = r.Sequence, r.ReportTimeUnixMs
-	w.lastError, w.refused = r.LastError, ""
+	w.lastError, w.refused, w.turnedAway = r.LastError, "", ""
 	w.unreachable = r.Status == load.StatusUnreachable
 	if w.unreachable {
 		for i := range w.state {

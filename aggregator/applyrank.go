@@ -99,13 +99,13 @@ func (a *Aggregator) keepRankLocked(w *worker, i int, r *load.RankReport, now lo
 	if validator.OverCapacity(in) {
 		a.counts.overCapacity.Add(1)
 	}
-	changed := restarted || w.refused != "" || s.Received == 0 || s.expired || s.note != "" || starting != s.Starting ||
+	changed := restarted || w.refused != "" || w.turnedAway != "" || s.Received == 0 || s.expired || s.note != "" || starting != s.Starting ||
 		!w.ranks[i].Load.SameLoad(in)
 	if s.prefill.observe(in) {
 		changed = true
 	}
 	s.RankState = validator.RankState{Received: now, Starting: starting}
-	s.expired, s.note, w.refused = false, "", ""
+	s.expired, s.note, w.refused, w.turnedAway = false, "", "", ""
 	a.queueLocked(w, now+micros(w.window))
 	if !changed {
 		a.markRefreshedLocked(w)

@@ -35,7 +35,8 @@ func (a *Aggregator) Release(st *load.Stream) {
 	}
 }
 
-// findLocked returns the worker that an unbound stream's report is about, if it may feed it.
+// findLocked returns the worker that an unbound stream's report is about, if it may feed it. A worker whose stream is
+// turned away shows why, while nothing else feeds it.
 func (a *Aggregator) findLocked(st *load.Stream, r *load.Report) (*worker, error) {
 	if !a.discovered {
 		return nil, load.ErrNotReady
@@ -51,10 +52,10 @@ func (a *Aggregator) findLocked(st *load.Stream, r *load.Report) (*worker, error
 	case w == nil || w.spec.Conflict != "":
 		return nil, fmt.Errorf("worker_addr %s: %w", origin, load.ErrOriginConflict)
 	case w.spec.Transport != st.Transport():
-		return nil, fmt.Errorf("worker %s: %s instead of %s: %w", w.spec.ID, st.Transport(), w.spec.Transport, load.ErrWrongTransport)
+		return nil, a.turnAwayLocked(w, fmt.Errorf("%s instead of %s: %w", st.Transport(), w.spec.Transport, load.ErrWrongTransport))
 	}
 	if err := validator.Identity(&w.spec, &r.Claim); err != nil {
-		return nil, fmt.Errorf("worker %s: %w", w.spec.ID, err)
+		return nil, a.turnAwayLocked(w, err)
 	}
 	if slices.Contains(w.retired, r.SourceInstance) {
 		if w.anomalies&load.SourceConflict == 0 {
@@ -66,18 +67,26 @@ func (a *Aggregator) findLocked(st *load.Stream, r *load.Report) (*worker, error
 	return w, nil
 }
 
-// checkLocked compares a bound stream's report with what its first one fixed.
-func (b *binding) checkLocked(r *load.Report) error {
+// checkLocked compares a bound stream's report with what its first one fixed, and with registration, which may name
+// other models by now.
+func (a *Aggregator) checkLocked(b *binding, r *load.Report) error {
 	if r.SourceInstance != b.source || r.Claim.Address != b.claim.Address || r.Claim.Role != b.claim.Role {
-		return fmt.Errorf("worker %s: %w", b.worker.spec.ID, load.ErrIdentityChanged)
+		return a.turnAwayLocked(b.worker, load.ErrIdentityChanged)
 	}
-	if r.Claim.Model != b.claim.Model {
-		if err := validator.Identity(&b.worker.spec, &r.Claim); err != nil {
-			return fmt.Errorf("worker %s: %w", b.worker.spec.ID, err)
-		}
-		b.claim.Model = r.Claim.Model
+	if err := validator.Identity(&b.worker.spec, &r.Claim); err != nil {
+		return a.turnAwayLocked(b.worker, err)
 	}
 	return nil
+}
+
+// turnAwayLocked lets w show why a stream that is about it may not feed it, until a report is taken, and names w in the
+// error.
+func (a *Aggregator) turnAwayLocked(w *worker, err error) error {
+	if text := err.Error(); w.turnedAway != text {
+		w.turnedAway = text
+		a.markDirtyLocked(w)
+	}
+	return fmt.Errorf("worker %s: %w", w.spec.ID, err)
 }
 
 // bindLocked makes st the stream that feeds w, ends the one that did, and lets a new source instance begin.

@@ -86,6 +86,9 @@ func (a *Aggregator) reasonLocked(w *worker, st *load.WorkerStatus) string {
 	} else if w.note != "" && st.Freshness != load.Fresh {
 		reason += "; " + w.note
 	}
+	if w.turnedAway != "" && w.spec.Conflict == "" && st.Freshness != load.Fresh {
+		reason += "; a report stream was refused: " + w.turnedAway
+	}
 	if w.refused != "" {
 		if reason != "" {
 			reason += "; "

@@ -81,10 +81,26 @@ func TestID2_RoleMustMatch(t *testing.T) {
 		r = report(5, "srcA", 2, rank(0))
 		r.Claim.Role = load.RolePrefill
 		refused(t, f.Apply(push(), r), load.ErrRoleMismatch)
+		if e := f.want("w5", load.Missing); !strings.Contains(e.Reason, "registered as decode") {
+			t.Errorf("reason %q does not say why the engine is refused", e.Reason)
+		}
 		r = report(5, "srcA", 3, rank(0))
 		r.Claim.Role = load.RoleUnspecified
 		refused(t, f.Apply(push(), r), load.ErrRoleMismatch)
 		f.want("w5", load.Missing)
+		f.apply(push(), report(5, "srcA", 4, rank(0)))
+		f.want("w5", load.Fresh)
+	})
+}
+
+// Registration may learn of models while a stream is open.
+func TestID2_ModelIsComparedWithWhatIsRegisteredNow(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{w(5, func(x *load.Worker) { x.Models = nil })})
+		st := push()
+		f.apply(st, report(5, "srcA", 1, rank(0)))
+		f.SetWorkers([]load.Worker{w(5, func(x *load.Worker) { x.Models = []string{"m2"} })})
+		refused(t, f.Apply(st, report(5, "srcA", 2, rank(0))), load.ErrModelMismatch)
 	})
 }
 

@@ -28,6 +28,7 @@ type worker struct {
 	reportTime  int64
 	lastError   string
 	unreachable bool
+	turnedAway  string // why the newest stream that was turned away may not feed it; "" once a report is accepted
 	refused     string // why the newest report was refused; "" once one is accepted
 	anomalies   load.Anomalies
 
