@@ -24,6 +24,7 @@ const (
 type RegistrationState int32
 
 const (
+	// Not told.
 	RegistrationState_REGISTRATION_STATE_UNSPECIFIED RegistrationState = 0
 	// The first request has not been answered yet, or the engine has not said how it publishes its load.
 	RegistrationState_REGISTRATION_STATE_PENDING RegistrationState = 1
@@ -198,7 +199,8 @@ type WorkerSpec_builder struct {
 	Role Role
 	// Empty: models are not compared.
 	Models []string
-	Zone   string
+	// Up to 256 bytes; empty: none.
+	Zone string
 	// Number of DP ranks. 0: what the engine says of itself; where it says nothing, the reported set is taken at face value.
 	ExpectedRanks uint32
 }
@@ -216,6 +218,7 @@ func (b0 WorkerSpec_builder) Build() *WorkerSpec {
 	return m0
 }
 
+// RegisteredWorker is one worker as registration sees it.
 type RegisteredWorker struct {
 	state                      protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Spec            *WorkerSpec            `protobuf:"bytes,1,opt,name=spec,proto3"`
@@ -361,13 +364,15 @@ type RegisteredWorker_builder struct {
 	Spec *WorkerSpec
 	// Where the worker comes from: "config" or "api".
 	Source string
-	State  RegistrationState
+	// How far the monitor got with the engine.
+	State RegistrationState
 	// Why the state is not LEASED; empty when it is.
 	Reason string
 	// The HTTP status of the engine's last answer; 0: none.
 	LastHttpStatus uint32
 	// The way the worker's reports take, and why it is that one.
-	Transport       Transport
+	Transport Transport
+	// Why the transport was chosen; empty: not chosen yet.
 	TransportReason string
 	// Why the engine's newest /server_info could not be read; empty when it could. What was known before it stays.
 	ProbeError string
@@ -388,6 +393,7 @@ func (b0 RegisteredWorker_builder) Build() *RegisteredWorker {
 	return m0
 }
 
+// ListWorkersRequest has no parameters.
 type ListWorkersRequest struct {
 	state         protoimpl.MessageState `protogen:"opaque.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -431,6 +437,7 @@ func (b0 ListWorkersRequest_builder) Build() *ListWorkersRequest {
 	return m0
 }
 
+// ListWorkersResponse is the full set.
 type ListWorkersResponse struct {
 	state              protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Workers *[]*RegisteredWorker   `protobuf:"bytes,1,rep,name=workers,proto3"`
@@ -479,6 +486,7 @@ func (x *ListWorkersResponse) SetWorkers(v []*RegisteredWorker) {
 type ListWorkersResponse_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
+	// Sorted by id.
 	Workers []*RegisteredWorker
 }
 
@@ -490,6 +498,7 @@ func (b0 ListWorkersResponse_builder) Build() *ListWorkersResponse {
 	return m0
 }
 
+// RegisterWorkerRequest names one worker.
 type RegisterWorkerRequest struct {
 	state             protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Worker *WorkerSpec            `protobuf:"bytes,1,opt,name=worker,proto3"`
@@ -547,6 +556,7 @@ func (x *RegisterWorkerRequest) ClearWorker() {
 type RegisterWorkerRequest_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
+	// Required.
 	Worker *WorkerSpec
 }
 
@@ -558,6 +568,7 @@ func (b0 RegisterWorkerRequest_builder) Build() *RegisterWorkerRequest {
 	return m0
 }
 
+// RegisterWorkerResponse says what was taken.
 type RegisterWorkerResponse struct {
 	state             protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Worker *WorkerSpec            `protobuf:"bytes,1,opt,name=worker,proto3"`
@@ -627,6 +638,7 @@ func (b0 RegisterWorkerResponse_builder) Build() *RegisterWorkerResponse {
 	return m0
 }
 
+// DeregisterWorkerRequest names one worker.
 type DeregisterWorkerRequest struct {
 	state         protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Id string                 `protobuf:"bytes,1,opt,name=id,proto3"`
@@ -673,6 +685,7 @@ func (x *DeregisterWorkerRequest) SetId(v string) {
 type DeregisterWorkerRequest_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
+	// As RegisterWorker or ListWorkers returned it.
 	Id string
 }
 
@@ -684,6 +697,7 @@ func (b0 DeregisterWorkerRequest_builder) Build() *DeregisterWorkerRequest {
 	return m0
 }
 
+// DeregisterWorkerResponse is empty.
 type DeregisterWorkerResponse struct {
 	state         protoimpl.MessageState `protogen:"opaque.v1"`
 	unknownFields protoimpl.UnknownFields

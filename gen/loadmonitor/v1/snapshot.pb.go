@@ -26,11 +26,14 @@ const (
 type Role int32
 
 const (
+	// Not told; refused in requests.
 	Role_ROLE_UNSPECIFIED Role = 0
 	// Prefill and decode in one engine ("plain" in JSON).
 	Role_ROLE_REGULAR Role = 1
+	// Prompt processing only.
 	Role_ROLE_PREFILL Role = 2
-	Role_ROLE_DECODE  Role = 3
+	// Token generation only.
+	Role_ROLE_DECODE Role = 3
 )
 
 // Enum value maps for Role.
@@ -131,6 +134,7 @@ func (x Transport) Number() protoreflect.EnumNumber {
 type Freshness int32
 
 const (
+	// Not told.
 	Freshness_FRESHNESS_UNSPECIFIED Freshness = 0
 	// Worker: every expected rank is present and fresh. Rank: reported within the freshness window.
 	Freshness_FRESHNESS_FRESH Freshness = 1
@@ -190,6 +194,7 @@ func (x Freshness) Number() protoreflect.EnumNumber {
 type FleetState int32
 
 const (
+	// Not told.
 	FleetState_FLEET_STATE_UNSPECIFIED FleetState = 0
 	// The first discovery pass has not ended: the list may be short.
 	FleetState_FLEET_STATE_WARMING_UP FleetState = 1
@@ -371,11 +376,16 @@ type Summary_builder struct {
 	// The state of the fleet, whatever the filter.
 	State FleetState
 	// Number of workers; the sum of the five counts below.
-	Workers     uint32
-	Fresh       uint32
-	Stale       uint32
-	Missing     uint32
-	Incomplete  uint32
+	Workers uint32
+	// Workers whose freshness is FRESH.
+	Fresh uint32
+	// Workers whose freshness is STALE.
+	Stale uint32
+	// Workers whose freshness is MISSING.
+	Missing uint32
+	// Workers whose freshness is INCOMPLETE.
+	Incomplete uint32
+	// Workers whose freshness is UNREACHABLE.
 	Unreachable uint32
 	// True when there is at least one worker and every worker is fresh.
 	Complete bool
@@ -899,15 +909,22 @@ type Aggregate_builder struct {
 
 	// Number of ranks that reported.
 	RankCount uint32
-	// Sums over ranks: requests, requests, tokens, tokens, tokens, tokens, requests, tokens/s. All >= 0.
-	NumRunningReqs           *int64
-	NumWaitingReqs           *int64
+	// Sum, requests >= 0.
+	NumRunningReqs *int64
+	// Sum, requests >= 0.
+	NumWaitingReqs *int64
+	// Sum, tokens >= 0.
 	NumWaitingUncachedTokens *int64
-	NumUsedTokens            *int64
-	NumTotalTokens           *int64
-	MaxTotalNumTokens        *int64
-	MaxRunningRequests       *int64
-	GenThroughput            *float64
+	// Sum, tokens >= 0.
+	NumUsedTokens *int64
+	// Sum, tokens >= 0.
+	NumTotalTokens *int64
+	// Sum, tokens > 0.
+	MaxTotalNumTokens *int64
+	// Sum, requests > 0.
+	MaxRunningRequests *int64
+	// Sum, tokens/s >= 0.
+	GenThroughput *float64
 	// Sum: running + waiting requests.
 	TotalRequests *int64
 	// Sum: capacity - used tokens, never below 0.
@@ -1876,12 +1893,16 @@ type Worker_builder struct {
 	// The configured id, or the normalised origin host:port.
 	Id string
 	// scheme://host:port.
-	Url  string
+	Url string
+	// What registration says the worker does.
 	Role Role
 	// Registered models; over ZMQ, where none is registered, the engine's own. Empty: models are not compared.
-	Models    []string
-	Zone      string
+	Models []string
+	// As configured; empty: none.
+	Zone string
+	// UNSPECIFIED: not chosen yet.
 	Transport Transport
+	// Of the worker as a whole, as of this version.
 	Freshness Freshness
 	// Why the worker is not fresh, why a report was refused, or why nothing feeds it; empty when all is well.
 	Reason string
@@ -1890,7 +1911,8 @@ type Worker_builder struct {
 	// Sequence of the report that last changed this worker. Refresh marks do not carry it.
 	Sequence uint64
 	// How often a new source instance replaced an old one since the worker was registered.
-	Restarts  uint32
+	Restarts uint32
+	// Figures over the ranks.
 	Aggregate *Aggregate
 	// Sorted by dp_rank. Empty when the request did not ask for ranks.
 	Ranks []*Rank
@@ -1936,6 +1958,7 @@ func (b0 Worker_builder) Build() *Worker {
 	return m0
 }
 
+// GetSnapshotRequest asks for the newest snapshot, or for the next page of one.
 type GetSnapshotRequest struct {
 	state                protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Filter    *Filter                `protobuf:"bytes,1,opt,name=filter,proto3"`
@@ -2005,6 +2028,7 @@ func (x *GetSnapshotRequest) ClearFilter() {
 type GetSnapshotRequest_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
+	// The same for all pages of one snapshot.
 	Filter *Filter
 	// From the response before; the pages of one snapshot belong together.
 	PageToken string
@@ -2019,6 +2043,7 @@ func (b0 GetSnapshotRequest_builder) Build() *GetSnapshotRequest {
 	return m0
 }
 
+// GetSnapshotResponse is a snapshot, or a page of it.
 type GetSnapshotResponse struct {
 	state                       protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Epoch            string                 `protobuf:"bytes,1,opt,name=epoch,proto3"`
@@ -2156,7 +2181,8 @@ type GetSnapshotResponse_builder struct {
 	Version uint64
 	// When this version was published: the monitor's wall clock, and its monotonic clock in microseconds.
 	CapturedAtUnixMs int64
-	CapturedUs       uint64
+	// The monotonic clock at the same moment, microseconds.
+	CapturedUs uint64
 	// Counts the workers that the filter lets through, those of other pages included.
 	Summary *Summary
 	// Sorted by id.
@@ -2263,10 +2289,14 @@ func (x *Filter) SetZones(v []string) {
 type Filter_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
-	Ids    []string
+	// Worker ids.
+	Ids []string
+	// Model names; one that the worker names is enough.
 	Models []string
-	Roles  []Role
-	Zones  []string
+	// None may be UNSPECIFIED.
+	Roles []Role
+	// Zones; the empty text selects workers without one.
+	Zones []string
 }
 
 func (b0 Filter_builder) Build() *Filter {
@@ -2351,9 +2381,12 @@ func (x *Resume) SetView(v string) {
 type Resume_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
-	Epoch   string
+	// As received.
+	Epoch string
+	// The version that the receiver holds.
 	Version uint64
-	View    string
+	// As received.
+	View string
 }
 
 func (b0 Resume_builder) Build() *Resume {
@@ -2366,6 +2399,7 @@ func (b0 Resume_builder) Build() *Resume {
 	return m0
 }
 
+// WatchRequest says what to send; it is fixed for the stream.
 type WatchRequest struct {
 	state                     protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Filter         *Filter                `protobuf:"bytes,1,opt,name=filter,proto3"`
@@ -2494,6 +2528,7 @@ func (x *WatchRequest) ClearResume() {
 type WatchRequest_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
+	// Which workers; fixed for the stream.
 	Filter *Filter
 	// Send ranks. Without them a worker has its aggregate only.
 	Ranks bool
@@ -2502,7 +2537,8 @@ type WatchRequest_builder struct {
 	MinIntervalMs uint32
 	// Send each update as a full picture instead of a delta.
 	FullOnly bool
-	Resume   *Resume
+	// What the receiver holds from a stream before; absent: nothing.
+	Resume *Resume
 	// Send no refresh marks. The receiver then learns of changes in freshness, but not of the age of unchanged loads.
 	NoRefreshMarks bool
 }
