@@ -144,6 +144,9 @@ func (h *history) step() {
 	switch p := h.r.IntN(100); {
 	case p < 30:
 		time.Sleep(h.pause())
+		if h.r.IntN(3) == 0 {
+			h.checkpoint()
+		}
 	case p < 62:
 		h.report(h.engines[h.r.IntN(places)])
 	case p < 70:
