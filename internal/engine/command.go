@@ -34,7 +34,7 @@ type Command struct {
 	Rank   *int   // wanted by Silence and Hot, allowed for Resume
 }
 
-// Why a command is refused. They are wrapped with the offender and the remedy.
+// Why a command is refused. The offender and the remedy follow in the text.
 var (
 	ErrCommand  = errors.New("command is not valid")
 	ErrNotFound = errors.New("no such worker or rank")
@@ -52,7 +52,7 @@ func (f *Fleet) Do(ctx context.Context, c Command) error {
 		return err
 	}
 	if c.Rank != nil && (*c.Rank < 0 || *c.Rank >= f.opts.Ranks) {
-		return fmt.Errorf("rank %d of worker %d: it has ranks 0 to %d: %w", *c.Rank, e.index, f.opts.Ranks-1, ErrNotFound)
+		return fmt.Errorf("%w: rank %d of worker %d: it has ranks 0 to %d", ErrNotFound, *c.Rank, e.index, f.opts.Ranks-1)
 	}
 	if c.Action != Crash && c.Action != Restart {
 		return e.disturb(c)
@@ -78,16 +78,16 @@ func (c Command) check() error {
 		needsRank = true
 	case Hang, Crash, Restart, Resume:
 	default:
-		return fmt.Errorf("action %q: want one of %s: %w", c.Action, actionList(), ErrCommand)
+		return fmt.Errorf("%w: action %q: want one of %s", ErrCommand, c.Action, actionList())
 	}
 	if c.Worker == "" {
-		return fmt.Errorf("worker is missing: add worker=<number or URL>: %w", ErrCommand)
+		return fmt.Errorf("%w: worker is missing: add worker=<number or URL>", ErrCommand)
 	}
 	if needsRank && c.Rank == nil {
-		return fmt.Errorf("rank is missing: %s wants rank=<number>: %w", c.Action, ErrCommand)
+		return fmt.Errorf("%w: rank is missing: %s wants rank=<number>", ErrCommand, c.Action)
 	}
 	if c.Rank != nil && !needsRank && c.Action != Resume {
-		return fmt.Errorf("rank %d: %s concerns a whole worker: leave rank out: %w", *c.Rank, c.Action, ErrCommand)
+		return fmt.Errorf("%w: rank %d: %s concerns a whole worker: leave rank out", ErrCommand, *c.Rank, c.Action)
 	}
 	return nil
 }
@@ -104,20 +104,20 @@ func actionList() string {
 func (f *Fleet) find(worker string) (*engine, error) {
 	if n, err := strconv.Atoi(worker); err == nil {
 		if n < 0 || n >= len(f.engines) {
-			return nil, fmt.Errorf("worker %d: the fleet has workers 0 to %d: %w", n, len(f.engines)-1, ErrNotFound)
+			return nil, fmt.Errorf("%w: worker %d: the fleet has workers 0 to %d", ErrNotFound, n, len(f.engines)-1)
 		}
 		return f.engines[n], nil
 	}
 	url, _, err := load.ParseAddress(worker)
 	if err != nil {
-		return nil, fmt.Errorf("worker %q is neither a number nor a URL: %w", worker, ErrCommand)
+		return nil, fmt.Errorf("%w: worker %q is neither a number nor a URL", ErrCommand, worker)
 	}
 	for _, e := range f.engines {
 		if e.url == url {
 			return e, nil
 		}
 	}
-	return nil, fmt.Errorf("worker %q: no engine of the fleet has this address: see GET /control: %w", worker, ErrNotFound)
+	return nil, fmt.Errorf("%w: worker %q: no engine of the fleet has this address: see GET /control", ErrNotFound, worker)
 }
 
 // disturb changes what the model and the collection do.
@@ -125,7 +125,7 @@ func (e *engine) disturb(c Command) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.crashed {
-		return fmt.Errorf("%s worker %d, which has crashed: restart it first: %w", c.Action, e.index, ErrConflict)
+		return fmt.Errorf("%w: %s worker %d, which has crashed: restart it first", ErrConflict, c.Action, e.index)
 	}
 	switch c.Action {
 	case Hang:

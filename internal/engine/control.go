@@ -17,7 +17,7 @@ import (
 //	POST /control/{action}?worker=<number or URL>[&rank=<number>]   see Action
 //	GET  /control                                                   how every worker is
 //
-// A command answers 204 once it has taken effect, otherwise {"detail": "<the offender and what helps>"} with 400 (not a
+// A command answers 204 once it has taken effect, otherwise {"detail": "<why: the offender and what helps>"} with 400 (not a
 // command), 404 (no such worker or rank), 409 (not in this condition) or 503 (the fleet is stopping). It has no
 // credentials; pages of other origins are refused, since a browser on this machine could otherwise be made to call it.
 func (f *Fleet) serveControl(ctx context.Context, l net.Listener, tasks *sync.WaitGroup) {
@@ -52,7 +52,7 @@ func (f *Fleet) serveCommand(w http.ResponseWriter, req *http.Request) {
 	if text := query.Get("rank"); text != "" {
 		rank, err := strconv.Atoi(text)
 		if err != nil {
-			answer(w, http.StatusBadRequest, refusal{fmt.Sprintf("rank %q is not a number", text)})
+			answer(w, http.StatusBadRequest, refusal{fmt.Sprintf("%v: rank %q is not a number", ErrCommand, text)})
 			return
 		}
 		c.Rank = &rank

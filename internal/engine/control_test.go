@@ -117,6 +117,10 @@ func TestControl_RefusalsNameOffenderAndRemedy(t *testing.T) {
 		if code != tc.code {
 			t.Errorf("%s: %d %s, want %d", tc.path, code, detail, tc.code)
 		}
+		why := map[int]error{400: ErrCommand, 404: ErrNotFound, 409: ErrConflict}[tc.code]
+		if !strings.HasPrefix(detail, why.Error()+": ") {
+			t.Errorf("%s: %q does not begin with %q", tc.path, detail, why)
+		}
 		for _, name := range tc.names {
 			if !strings.Contains(detail, name) {
 				t.Errorf("%s: %q does not name %q", tc.path, detail, name)
@@ -125,6 +129,20 @@ func TestControl_RefusalsNameOffenderAndRemedy(t *testing.T) {
 	}
 	if code := get(t, f.ControlURL()+"/control/hang?worker=0", nil); code != http.StatusMethodNotAllowed {
 		t.Errorf("GET of a command: %d, want 405", code)
+	}
+}
+
+func TestControl_RefusalsAreReadableAsTheyStand(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, Options{Workers: 1, ControlAddr: "127.0.0.1:0"})
+	res, err := http.Post(f.ControlURL()+"/control/hang", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || !strings.Contains(string(body), "worker=<number or URL>") {
+		t.Errorf("%v: %s", err, body)
 	}
 }
 

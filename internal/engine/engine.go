@@ -135,7 +135,7 @@ func (e *engine) run(ctx context.Context) {
 
 func (e *engine) obey(ctx context.Context, a Action) error {
 	if a == Crash && e.process == nil {
-		return fmt.Errorf("worker %d has crashed before: restart it: %w", e.index, ErrConflict)
+		return fmt.Errorf("%w: worker %d has crashed before: restart it", ErrConflict, e.index)
 	}
 	if e.process != nil {
 		e.forget() // first, so that no collection meets a closed socket

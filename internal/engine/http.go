@@ -181,5 +181,7 @@ type refusal struct {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the peer may have left
+	body := json.NewEncoder(w)
+	body.SetEscapeHTML(false) // people read it, and no browser takes it for a page
+	_ = body.Encode(v)        // the peer may have left
 }
