@@ -44,7 +44,6 @@ type Client struct {
 	link      Link
 	heartbeat time.Duration
 	stream    *stream // nil: none is open
-	lost      error   // why the newest stream ended
 
 	// used only by Run
 	backoff  backoff
@@ -192,7 +191,7 @@ func (c *Client) finish() {
 	if c.link.Up {
 		c.link.Up, c.link.Since = false, now
 	}
-	c.link.Err = ErrStopped
+	c.link.Err, c.link.Trouble = ErrStopped, nil
 	if c.held != nil {
 		if c.ageing == nil {
 			c.ageing = newAgeing(c.held, c.clock, "")

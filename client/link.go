@@ -27,10 +27,20 @@ func (c *Client) downErrLocked() error {
 	if c.held != nil {
 		err = fmt.Errorf("%w for longer than %v", ErrSilent, c.timeoutLocked())
 	}
-	if c.lost != nil {
-		err = fmt.Errorf("%w: %w", err, c.lost)
+	if c.link.Trouble != nil {
+		err = fmt.Errorf("%w: %w", err, c.link.Trouble)
 	}
 	return err
+}
+
+// explainLocked brings Err of a link that is down up to date and reports whether that says something new.
+func (c *Client) explainLocked() (news bool) {
+	if c.link.Up {
+		return false
+	}
+	was := c.link.Err
+	c.link.Err = c.downErrLocked()
+	return was == nil || was.Error() != c.link.Err.Error()
 }
 
 // receive applies a frame of s. An error means that the monitor cannot be believed.
@@ -85,7 +95,7 @@ func (c *Client) hear(s *stream, p *picture, heartbeatMs uint32, alive bool, arr
 	}
 
 	changed := p != c.held
-	c.held, c.clock, c.lost = p, s.clock, nil
+	c.held, c.clock, c.link.Trouble = p, s.clock, nil
 	switch {
 	case alive && !c.link.Up:
 		c.link.Up, c.link.Since, c.link.Err = true, arrival, nil
@@ -95,7 +105,8 @@ func (c *Client) hear(s *stream, p *picture, heartbeatMs uint32, alive bool, arr
 	case !c.link.Up && changed:
 		c.ageLocked(arrival)
 	}
-	c.publishLocked(changed || up)
+	news := c.explainLocked()
+	c.publishLocked(changed || up || news)
 	return up
 }
 
@@ -156,7 +167,7 @@ func (c *Client) tick(now time.Time) (next time.Time, down error) {
 		}
 		c.count.linkLosses.Add(1)
 		c.link.Up, c.link.Since = false, now
-		c.link.Err = c.downErrLocked()
+		c.explainLocked()
 		down = c.link.Err
 		c.ageLocked(now)
 		c.publishLocked(true)

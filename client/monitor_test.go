@@ -85,6 +85,14 @@ func (s *session) beat(n int, epoch string, version uint64) error {
 	return nil
 }
 
+// sendThenBeat sends a frame of epoch e and beats until the client leaves.
+func (s *session) sendThenBeat(r *loadmonitorpb.WatchResponse) error {
+	if err := s.send(r); err != nil {
+		return err
+	}
+	return s.beat(forever, "e", r.GetVersion())
+}
+
 func (s *session) sleep(d time.Duration) error {
 	select {
 	case <-time.After(d):

@@ -186,13 +186,81 @@ func TestClient_HealthyStreamResetsTheBackoff(t *testing.T) {
 	})
 }
 
+// Whoever waits for a view learns at once why there is none, once for each cause.
 func TestClient_LinkSaysWhyTheMonitorRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, _ := serve(t, Options{}, func(*session) error { return status.Error(codes.ResourceExhausted, "too many watchers") })
+		refuse := func(why string) func(*session) error {
+			return func(*session) error { return status.Error(codes.ResourceExhausted, why) }
+		}
+		c, m := serve(t, Options{}, refuse("too many watchers"), refuse("too many watchers"), refuse("filter is too large"))
+		says := func(v *View, why string) {
+			t.Helper()
+			err := v.Link.Err
+			if !errors.Is(err, ErrNotConnected) || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), "monitor passthrough:///monitor: ") {
+				t.Errorf("link says %v, want %q", err, why)
+			}
+		}
+		before := c.View()
 		synctest.Wait()
-		err := c.View().Link.Err
-		if !errors.Is(err, ErrNotConnected) || !strings.Contains(err.Error(), "too many watchers") {
-			t.Errorf("link says %v", err)
+		select {
+		case <-before.Changed():
+		default:
+			t.Error("nobody is told that the monitor refuses")
+		}
+		first := c.View()
+		says(first, "too many watchers")
+		<-first.Changed()
+		if m.tries() != 3 {
+			t.Errorf("told after %d tries: the second fails as the first did", m.tries())
+		}
+		last := c.View()
+		says(last, "filter is too large")
+		time.Sleep(time.Minute)
+		select {
+		case <-last.Changed():
+			t.Errorf("told again although nothing changed: %v", c.View().Link.Err)
+		default:
+		}
+	})
+}
+
+// While the link timeout covers an interruption, freshness is the monitor's word, and the view says why the stream ended.
+func TestClient_InterruptionIsTroubleUntilAStreamDelivers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := serve(t, Options{},
+			func(s *session) error {
+				if err := s.send(full(5, aWorker(1, 10, s.us()))); err != nil {
+					return err
+				}
+				return errGone
+			},
+			func(s *session) error { return s.sendThenBeat(delta(5, 6, scene{1, 1}, aWorker(1, 12, s.us()))) })
+		wait(t, c, time.Second, atVersion(5))
+		synctest.Wait()
+		l := c.View().Link
+		if !l.Up || l.Err != nil || status.Code(errors.Unwrap(l.Trouble)) != codes.Unavailable || !strings.Contains(l.Trouble.Error(), "shutting down") {
+			t.Errorf("interrupted: %+v", l)
+		}
+		if l := wait(t, c, 2*time.Second, atVersion(6)).Link; !l.Up || l.Trouble != nil {
+			t.Errorf("after a stream that delivers: %+v", l)
+		}
+	})
+}
+
+func TestClient_SilenceSaysHowTheStreamEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := serve(t, Options{},
+			func(s *session) error {
+				if err := s.send(full(5, aWorker(1, 10, s.us()))); err != nil {
+					return err
+				}
+				return errGone
+			},
+			func(*session) error { return errGone })
+		wait(t, c, time.Second, atVersion(5))
+		l := wait(t, c, 5*time.Second, func(v *View) bool { return !v.Link.Up }).Link
+		if !errors.Is(l.Err, ErrSilent) || !strings.Contains(l.Err.Error(), "shutting down") || l.Trouble == nil {
+			t.Errorf("link %+v", l)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -119,14 +120,14 @@ func (c *Client) open(s *stream) *loadmonitorpb.WatchRequest {
 	return req
 }
 
-// close forgets the stream. A link that is down shows why the newest stream ended.
+// close forgets the stream and notes why it ended. The end of Run is no trouble: finish says that.
 func (c *Client) close(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stream = nil
-	c.lost = err
-	if !c.link.Up {
-		c.link.Err = c.downErrLocked()
-		c.publishLocked(false)
+	if errors.Is(err, context.Canceled) {
+		return
 	}
+	c.link.Trouble = fmt.Errorf("monitor %s: %w", c.target, err)
+	c.publishLocked(c.explainLocked())
 }

@@ -37,8 +37,13 @@ type Link struct {
 	Since time.Time
 	// Heard is when the newest frame that proves the monitor alive arrived. The zero time: never.
 	Heard time.Time
-	// Err is why the link is down; nil when it is up. See ErrSilent, ErrContract and ErrStopped; other errors are gRPC's.
+	// Err is why the link is down; nil when it is up. See ErrNotConnected, ErrSilent and ErrStopped; once a try to reach
+	// the monitor has failed, it also wraps that failure (see ErrContract; other errors are gRPC's) and names the monitor.
 	Err error
+	// Trouble is why the newest stream ended or could not be opened, with the monitor's address, while no other stream has
+	// delivered since; nil otherwise. Where the link is up it is an interruption that the link timeout covers, which alone
+	// does not close View.Changed.
+	Trouble error
 }
 
 // Age returns how long ago the monitor was last heard; ok is false when it never was.
@@ -108,8 +113,8 @@ func (v *View) ByURL(url string) (w Worker, ok bool) {
 // LinkBound returns how far the link's delay can shift local times; Worker's times are already less it.
 func (v *View) LinkBound() time.Duration { return v.clock.bound() }
 
-// Changed returns a channel that is closed when a newer view is there. Heartbeats, which change nothing but Link.Heard,
-// do not close it. View and channel belong together, so nothing is missed between reading the one and waiting for the
+// Changed returns a channel that is closed when a newer view is there. What changes nothing but Link.Heard or Link.Trouble
+// does not close it: heartbeats, and interruptions while the link is up. View and channel belong together, so nothing is missed between reading the one and waiting for the
 // other.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
