@@ -63,16 +63,17 @@ func (a advertise) to(ctx context.Context, origin string) (netip.AddrPort, error
 	return netip.AddrPortFrom(ip, cmp.Or(a.port, a.listen.Port())), nil
 }
 
-// route asks the kernel which way a packet to origin would take: connecting a UDP socket chooses the addresses and sends
-// nothing. The TCP connection of the request takes the same way; where a name has several addresses it may end at
-// another of them, and an operator to whom that matters sets the advertise address.
-func route(ctx context.Context, origin string) (local, remote netip.Addr, err error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "udp", origin)
-	if err != nil {
-		return netip.Addr{}, netip.Addr{}, err
+// routeOver returns a function that asks the kernel which way a packet to origin would take: connecting a UDP socket
+// chooses the addresses and sends nothing. The TCP connection of the request takes the same way; where a name has several
+// addresses it may end at another of them, and an operator to whom that matters sets the advertise address.
+func routeOver(dial dialFunc) func(ctx context.Context, origin string) (local, remote netip.Addr, err error) {
+	return func(ctx context.Context, origin string) (local, remote netip.Addr, err error) {
+		conn, err := dial(ctx, "udp", origin)
+		if err != nil {
+			return netip.Addr{}, netip.Addr{}, err
+		}
+		defer conn.Close()
+		from, to := conn.LocalAddr().(*net.UDPAddr), conn.RemoteAddr().(*net.UDPAddr)
+		return from.AddrPort().Addr().Unmap(), to.AddrPort().Addr().Unmap(), nil
 	}
-	defer conn.Close()
-	from, to := conn.LocalAddr().(*net.UDPAddr), conn.RemoteAddr().(*net.UDPAddr)
-	return from.AddrPort().Addr().Unmap(), to.AddrPort().Addr().Unmap(), nil
 }

@@ -14,22 +14,22 @@ import (
 type outcome uint8
 
 const (
-	granted      outcome = iota
-	unauthorized         // 401
-	forbidden            // 403
-	unsupported          // 404, 405: no such endpoint
-	owned                // 409: the target belongs to a worker of another origin
-	unprocessed          // 422: schema
-	throttled            // 429
-	dependency           // 501: the engine lacks an optional dependency
-	serverError          // other 5xx
-	unexpected           // any other status, or an answer that is no engine's
-	shortLease           // a lease that cannot be kept
-	timedOut             // no answer in time
-	unreachable          // no connection, or it broke
-	badToken             // the token could not be read
-	unadvertised         // there is no address that this engine could dial
-	outcomes             // how many there are
+	granted      outcome = iota // or, of /server_info, answered
+	unauthorized                // 401
+	forbidden                   // 403
+	unsupported                 // 404, 405: no such endpoint
+	owned                       // 409: the target belongs to a worker of another origin
+	unprocessed                 // 422: schema
+	throttled                   // 429
+	dependency                  // 501: the engine lacks an optional dependency
+	serverError                 // other 5xx
+	unexpected                  // any other status, or an answer that is no engine's
+	shortLease                  // a lease that cannot be kept
+	timedOut                    // no answer in time
+	unreachable                 // no connection, or it broke
+	badToken                    // the token could not be read
+	unadvertised                // there is no address that this engine could dial
+	outcomes                    // how many there are
 )
 
 var outcomeNames = [outcomes]string{
@@ -52,6 +52,7 @@ type answer struct {
 	outcome    outcome
 	http       int           // status; 0: the engine gave none
 	reason     string        // for people, with the remedy; empty when granted
+	away       bool          // nobody was there to answer
 	retryAfter time.Duration // asked for by the engine; 0: not
 	leaseMs    int64         // as told; 0: not
 	renewMs    int64

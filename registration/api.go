@@ -40,12 +40,21 @@ func (r *Registry) Register(w load.Worker) (load.Worker, error) {
 	}
 	if replaces && known.describes(t) {
 		r.mu.Unlock()
-		return t.worker, nil
+		return r.registered(t), nil
 	}
 	r.api[t.worker.ID] = t
 	p := r.next
 	r.mu.Unlock()
-	return t.worker, r.settle(p)
+	err = r.settle(p)
+	return r.registered(t), err
+}
+
+// registered returns the worker that a description stands for: with its engine's word, where that is known.
+func (r *Registry) registered(t *target) load.Worker {
+	if e := r.entryOf(t.worker.ID); e != nil && e.target.describes(t) {
+		return e.choice.worker
+	}
+	return choose(t, known{}, &r.opts).worker
 }
 
 // admitLocked judges a worker of the API against what other sources have.
@@ -121,25 +130,35 @@ func (r *Registry) Registrations() []load.Registration {
 	all := make([]load.Registration, len(entries))
 	for i, e := range entries {
 		s := e.lease.status()
-		all[i] = load.Registration{Worker: e.target.worker, Source: e.target.source, State: s.state, Reason: s.reason, LastHTTPStatus: s.http}
+		all[i] = load.Registration{
+			Worker: e.choice.worker, Source: e.target.source, State: s.state, Reason: s.reason, LastHTTPStatus: s.http, ProbeError: e.probe.error(),
+		}
 	}
 	return all
 }
 
-// Nudge makes the worker's loop renew soon instead of at its time: for when its stream ended or its load went stale
-// although the lease lives, because an engine that was restarted has forgotten the lease. It never blocks. Renewals stay
-// at least a second and one and a half report intervals apart, and nudges that follow one another without a quiet
-// renewal between them move less and less. Unknown ids, and workers whose last request failed, are left alone: those
-// have a retry under way.
+// Nudge makes the worker's loops renew and ask soon instead of at their time: for when its stream ended or its load went
+// stale although the lease lives, because an engine that was restarted has forgotten the lease, and may be another now. It
+// never blocks. Renewals stay at least a second and one and a half report intervals apart, and nudges that follow one
+// another without a quiet renewal between them move less and less. Unknown ids are left alone, and so are renewals of
+// workers whose last request failed: those have a retry under way.
 func (r *Registry) Nudge(id string) {
-	r.mu.Lock()
-	e := r.byID[id]
-	r.mu.Unlock()
+	e := r.entryOf(id)
 	if e == nil {
 		return
 	}
 	select {
 	case e.lease.nudges <- struct{}{}:
 	default:
+	}
+	e.probe.nudge()
+}
+
+// Probe makes the worker's loop ask soon what its engine is: for when something makes one doubt it, as silence or a number
+// of ranks that is not the expected one. It never blocks. Requests stay at least a second apart, and more the longer doubts
+// follow one another, up to Options.ProbeInterval. Unknown ids are left alone.
+func (r *Registry) Probe(id string) {
+	if e := r.entryOf(id); e != nil {
+		e.probe.nudge()
 	}
 }

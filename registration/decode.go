@@ -11,7 +11,10 @@ import (
 )
 
 // workerKeys are the keys of one entry of a workers file, in the order of its documentation.
-var workerKeys = []string{"id", "url", "role", "models", "zone", "expected_ranks", "token_file"}
+var workerKeys = []string{
+	"id", "url", "role", "models", "zone", "expected_ranks", "token_file", "api_key_file", "transport", "load_endpoints", "load_topic",
+	"curve_server_key",
+}
 
 // decoder turns YAML nodes into specs. It works on nodes and not on a struct, so that each mistake can be named with its
 // line, key and value, and so that a text keeps its spelling: a zone called no is not a boolean.
@@ -84,16 +87,20 @@ func (d *decoder) field(s *Spec, key string, value *yaml.Node) {
 		s.Zone = d.text(key, value)
 	case "token_file":
 		s.TokenFile = d.text(key, value)
+	case "api_key_file":
+		s.APIKeyFile = d.text(key, value)
+	case "load_topic":
+		s.LoadTopic = d.text(key, value)
+	case "curve_server_key":
+		s.CurveServerKey = d.text(key, value)
 	case "role":
 		s.Role = d.role(value)
+	case "transport":
+		s.Transport = d.transport(value)
 	case "models":
-		if value.Kind != yaml.SequenceNode {
-			d.bad(value, "models is %s: want a list, e.g. [m1]", kindOf(value))
-			return
-		}
-		for _, m := range value.Content {
-			s.Models = append(s.Models, d.text(key, resolved(m)))
-		}
+		s.Models = d.texts(key, value, "[m1]")
+	case "load_endpoints":
+		s.LoadEndpoints = d.texts(key, value, "[10.0.0.1:5559, 10.0.0.2:5559]")
 	case "expected_ranks":
 		text := d.text(key, value)
 		n, err := strconv.Atoi(text)
@@ -112,6 +119,33 @@ func (d *decoder) role(value *yaml.Node) load.Role {
 		d.bad(value, "role %q%s: want plain, prefill or decode", clipped(text), DidYouMean(text, words))
 	}
 	return role
+}
+
+func (d *decoder) transport(value *yaml.Node) load.Transport {
+	switch text := d.text("transport", value); text {
+	case "auto", "":
+		return load.TransportUnspecified
+	case load.TransportPush.String():
+		return load.TransportPush
+	case load.TransportZMQ.String():
+		return load.TransportZMQ
+	default:
+		d.bad(value, "transport %q%s: want auto, push or zmq", clipped(text), DidYouMean(text, []string{"auto", "push", "zmq"}))
+		return load.TransportUnspecified
+	}
+}
+
+// texts returns the values of a list.
+func (d *decoder) texts(key string, n *yaml.Node, example string) []string {
+	if n.Kind != yaml.SequenceNode {
+		d.bad(n, "%s is %s: want a list, e.g. %s", key, kindOf(n), example)
+		return nil
+	}
+	var all []string
+	for _, value := range n.Content {
+		all = append(all, d.text(key, resolved(value)))
+	}
+	return all
 }
 
 // text returns the value as it is written. An empty one is refused: whoever wrote the key meant to say something.

@@ -22,12 +22,15 @@ import (
 
 var listenLoopback = netip.MustParseAddrPort("127.0.0.1:50061")
 
-// fakeEngine answers /v1/start_reporting by the engine's rules and remembers what it was asked.
+// fakeEngine answers /v1/start_reporting by the engine's rules and remembers what it was asked. It has no /server_info
+// unless info is set.
 type fakeEngine struct {
 	mu     sync.Mutex
 	key    string // admin key; empty: none is wanted
 	answer func(n int, w http.ResponseWriter)
 	posts  []fakePost
+	info   http.HandlerFunc
+	probes []time.Time
 }
 
 type fakePost struct {
@@ -42,6 +45,17 @@ type fakePost struct {
 }
 
 func (e *fakeEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/server_info" {
+		e.mu.Lock()
+		info := e.info
+		e.probes = append(e.probes, time.Now())
+		e.mu.Unlock()
+		if info == nil {
+			info = http.NotFound
+		}
+		info(w, r)
+		return
+	}
 	p := fakePost{at: time.Now(), host: r.Host, auth: r.Header.Get("Authorization")}
 	readable := p.read(r)
 	e.mu.Lock()
@@ -97,6 +111,30 @@ func (e *fakeEngine) seen() []fakePost {
 	return slices.Clone(e.posts)
 }
 
+// saying is an engine with a text for /server_info.
+func saying(info string) *fakeEngine {
+	e := &fakeEngine{}
+	e.says(info)
+	return e
+}
+
+func (e *fakeEngine) says(info string) {
+	e.informWith(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, info) })
+}
+
+func (e *fakeEngine) informWith(info http.HandlerFunc) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.info = info
+}
+
+// asked returns when /server_info was asked for.
+func (e *fakeEngine) asked() []time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.probes)
+}
+
 func (e *fakeEngine) answerWith(answer func(n int, w http.ResponseWriter)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,12 +169,7 @@ func newPipes() *pipes {
 
 // use makes a registry reach its engines over n.
 func (n *pipes) use(r *Registry) {
-	r.engines.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if request, ok := ctx.Value(requestKey{}).(context.Context); ok {
-			ctx = request
-		}
-		return n.dial(ctx, network, addr)
-	}
+	r.engines.dial = n.dial
 	r.engines.advertise.route = func(context.Context, string) (local, remote netip.Addr, err error) {
 		return netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.1"), nil
 	}
@@ -204,15 +237,58 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-// sink records what registration decides.
+// recorder is a sink and a dialer that keep what registration decides.
 type recorder struct {
-	mu    sync.Mutex
-	sets  [][]load.Worker
-	notes map[string]string
-	calls int // of SetNote
+	mu      sync.Mutex
+	sets    [][]load.Worker
+	notes   map[string]string
+	calls   int // of SetNote
+	ranks   map[rankKey]string
+	targets [][]RankEndpoint
 }
 
-func newSink() *recorder { return &recorder{notes: map[string]string{}} }
+func newSink() *recorder {
+	return &recorder{notes: map[string]string{}, ranks: map[rankKey]string{}}
+}
+
+func (s *recorder) SetRankNote(id string, rank int32, note string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ranks[rankKey{id, rank}] = note
+}
+
+func (s *recorder) SetTargets(ends []RankEndpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.targets = append(s.targets, ends)
+}
+
+func (s *recorder) rankNote(id string, rank int32) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ranks[rankKey{id, rank}]
+}
+
+// ends returns the newest targets: "w 0 10.9.0.5:5559" for each.
+func (s *recorder) ends() (all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.targets) == 0 {
+		return nil
+	}
+	for _, e := range s.targets[len(s.targets)-1] {
+		all = append(all, fmt.Sprintf("%s %d %s", e.WorkerID, e.Rank, endpoint{e.Host, e.Port}))
+	}
+	return all
+}
+
+// pushers are plain workers that push, whatever their engines say.
+func pushers(urls ...string) (specs []Spec) {
+	for _, url := range urls {
+		specs = append(specs, Spec{URL: url, Role: load.RoleRegular, Transport: load.TransportPush})
+	}
+	return specs
+}
 
 func (s *recorder) SetWorkers(w []load.Worker) {
 	s.mu.Lock()

@@ -24,74 +24,76 @@ const (
 )
 
 // purpose says what a request is for. Each has slots of its own, so that engines that hang, which fill those for another
-// try, take them neither from renewals of living leases nor from workers that were never asked.
+// try, take them neither from engines that answered last time nor from workers that were never asked.
 type purpose uint8
 
 const (
 	firstTry purpose = iota
-	renewal
+	renewal          // of a living lease, or of what is known of an engine
 	nextTry
+	vouching // somebody waits for the answer
 	purposes // how many there are
 )
 
-// engines is the way to all engines: one HTTP client with bounded connections, and the slots that bound how many requests
-// are in flight.
-type engines struct {
-	// immutable after newEngines
-	timing    timing
-	advertise advertise
-	transport *http.Transport
+// slots bound how many requests are in flight.
+type slots [purposes]chan struct{}
 
-	slots [purposes]chan struct{}
-
-	posts [outcomes]atomic.Uint64
+func newSlots(n int) (s slots) {
+	for p := range s {
+		s[p] = make(chan struct{}, n)
+	}
+	return s
 }
 
-func newEngines(o Options) *engines {
+// engines is the way to all engines: HTTP with bounded connections and requests.
+type engines struct {
+	// immutable after newEngines
+	timing      timing
+	advertise   advertise
+	maxRanks    int
+	kept, fresh *http.Transport // connections are used again, or never
+	dial        dialFunc        // of both transports
+
+	postSlots, probeSlots slots
+
+	posts, probes [outcomes]atomic.Uint64
+}
+
+func newEngines(o *Options) *engines {
 	e := &engines{
-		timing: timing{interval: o.ReportInterval, lease: o.Lease, timeout: o.Timeout, slow: o.SlowRetry},
-		advertise: advertise{
-			listen: netip.AddrPortFrom(o.Listen.Addr().Unmap(), o.Listen.Port()),
-			ip:     o.AdvertiseIP.Unmap(),
-			port:   o.AdvertisePort,
-			route:  route,
-		},
-		transport: &http.Transport{
-			// Engines are dialled directly whatever the environment says: a proxy would see the tokens, and the engine
-			// would be told the proxy's idea of our address.
-			Proxy:                  nil,
-			DialContext:            dialFor(&net.Dialer{}),
-			TLSHandshakeTimeout:    o.Timeout,
-			DisableCompression:     true,
-			MaxIdleConns:           maxIdle,
-			MaxIdleConnsPerHost:    1,
-			IdleConnTimeout:        2 * o.Lease,
-			MaxResponseHeaderBytes: maxAnswerBytes,
-			WriteBufferSize:        1 << 10,
-			ReadBufferSize:         1 << 10,
-		},
+		timing:   timing{interval: o.ReportInterval, lease: o.Lease, timeout: o.Timeout, slow: o.SlowRetry, probe: o.ProbeInterval},
+		maxRanks: o.MaxRanks,
+		dial:     dialerOf(o.Resolve),
 	}
-	for p := range e.slots {
-		e.slots[p] = make(chan struct{}, o.MaxPosts)
+	e.advertise = advertise{
+		listen: netip.AddrPortFrom(o.Listen.Addr().Unmap(), o.Listen.Port()),
+		ip:     o.AdvertiseIP.Unmap(),
+		port:   o.AdvertisePort,
+		route:  routeOver(e.dial),
 	}
+	e.kept = &http.Transport{
+		// Engines are dialled directly whatever the environment says: a proxy would see the tokens, and the engine
+		// would be told the proxy's idea of our address.
+		Proxy: nil,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return e.dial(attemptOf(ctx), network, addr)
+		},
+		TLSHandshakeTimeout:    o.Timeout,
+		DisableCompression:     true,
+		MaxIdleConns:           maxIdle,
+		MaxIdleConnsPerHost:    1,
+		IdleConnTimeout:        2 * max(o.Lease, o.ProbeInterval),
+		MaxResponseHeaderBytes: maxAnswerBytes,
+		WriteBufferSize:        1 << 10,
+		ReadBufferSize:         4 << 10,
+	}
+	e.fresh = e.kept.Clone()
+	e.fresh.DisableKeepAlives = true
+	e.postSlots, e.probeSlots = newSlots(o.MaxPosts), newSlots(o.MaxPosts)
 	return e
 }
 
-// requestKey finds a request's context from the dial that the transport makes for it.
-type requestKey struct{}
-
-// dialFor dials within the lifetime of the request. By itself the transport lets a dial go on after its request has
-// ended, so that a worker that swallows packets, or was removed, would keep a socket for minutes.
-func dialFor(d *net.Dialer) func(context.Context, string, string) (net.Conn, error) {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if request, ok := ctx.Value(requestKey{}).(context.Context); ok {
-			ctx = request
-		}
-		return d.DialContext(ctx, network, addr)
-	}
-}
-
-func (e *engines) close() { e.transport.CloseIdleConnections() }
+func (e *engines) close() { e.kept.CloseIdleConnections() }
 
 // startRequest is the body of POST /v1/start_reporting. The engine refuses any other key.
 type startRequest struct {
@@ -104,7 +106,7 @@ type startRequest struct {
 // start asks one engine once to report here, or to go on. It waits for a free slot, then takes at most the timeout. sent
 // is when the request began. The answer means nothing when ctx has ended.
 func (e *engines) start(ctx context.Context, w load.Worker, token string, why purpose) (a answer, sent time.Time) {
-	slots := e.slots[why]
+	slots := e.postSlots[why]
 	select {
 	case slots <- struct{}{}:
 		defer func() { <-slots }()
@@ -121,14 +123,7 @@ func (e *engines) start(ctx context.Context, w load.Worker, token string, why pu
 	return a, sent
 }
 
-func (e *engines) post(ctx context.Context, w load.Worker, tokenPath string) answer {
-	var token string
-	if tokenPath != "" {
-		var err error
-		if token, err = readToken(tokenPath); err != nil {
-			return answer{outcome: badToken, reason: err.Error()}
-		}
-	}
+func (e *engines) post(ctx context.Context, w load.Worker, tokenFile string) answer {
 	at, err := e.advertise.to(ctx, w.Origin)
 	if err != nil {
 		return failed(err)
@@ -142,30 +137,17 @@ func (e *engines) post(ctx context.Context, w load.Worker, tokenPath string) ans
 	if err != nil {
 		return failed(err)
 	}
-	scheme, _, _ := strings.Cut(w.URL, "://")
-	// Built from its parts: the engine derives the worker's address from the Host header, so that must be the origin to
-	// the letter, default port included.
-	to := &url.URL{Scheme: scheme, Host: w.Origin, Path: "/v1/start_reporting"}
-	req, err := http.NewRequestWithContext(context.WithValue(ctx, requestKey{}, ctx), http.MethodPost, to.String(), bytes.NewReader(body))
-	if err != nil {
-		return failed(err)
+	req, failure := e.request(ctx, http.MethodPost, &w, "/v1/start_reporting", body, tokenFile)
+	if req == nil {
+		return failure
 	}
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "loadmonitor")
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
 	// Asking twice grants one lease, so the transport may try again when the engine closed an idle connection under the
 	// request. An empty value says so without going on the wire.
 	req.Header["Idempotency-Key"] = nil
-	if _, err := netip.ParseAddr(hostOf(w.Origin)); err != nil {
-		// A name may have moved: a connection that is kept would go on talking to whoever had it before.
-		req.Close = true
-	}
-	// The transport and not a client: no redirects, no cookies.
-	resp, err := e.transport.RoundTrip(req)
+	resp, err := e.via(&w, false).RoundTrip(req)
 	if err != nil {
-		return failed(err)
+		return unanswered(req, err)
 	}
 	defer resp.Body.Close()
 	answered, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
@@ -174,5 +156,39 @@ func (e *engines) post(ctx context.Context, w load.Worker, tokenPath string) ans
 		a.http = resp.StatusCode
 		return a
 	}
-	return judge(resp.StatusCode, resp.Header, answered, tokenPath)
+	return judge(resp.StatusCode, resp.Header, answered, tokenFile)
+}
+
+// via returns the transport for a request. A name may have moved (case L4): a connection that is kept would go on talking
+// to whoever had it before.
+func (e *engines) via(w *load.Worker, fresh bool) *http.Transport {
+	if _, err := netip.ParseAddr(hostOf(w.Origin)); err != nil || fresh {
+		return e.fresh
+	}
+	return e.kept
+}
+
+// request makes a request to an engine, with the token of a file if one is named. Without a request the answer says why.
+// It is sent by a transport and not by a client: no redirects, no cookies.
+func (e *engines) request(ctx context.Context, method string, w *load.Worker, path string, body []byte, tokenFile string) (*http.Request, answer) {
+	var token string
+	if tokenFile != "" {
+		var err error
+		if token, err = readToken(tokenFile); err != nil {
+			return nil, answer{outcome: badToken, reason: err.Error()}
+		}
+	}
+	scheme, _, _ := strings.Cut(w.URL, "://")
+	// Built from its parts: the engine derives the worker's address from the Host header, so that must be the origin to
+	// the letter, default port included.
+	to := &url.URL{Scheme: scheme, Host: w.Origin, Path: path}
+	req, err := http.NewRequestWithContext(withAttempt(ctx), method, to.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, failed(err)
+	}
+	req.Header.Set("User-Agent", "loadmonitor")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return req, answer{}
 }

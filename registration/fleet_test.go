@@ -22,7 +22,7 @@ func TestLease_OutageOfTheControlPath(t *testing.T) {
 		for i := range 30 {
 			addr := fmt.Sprintf("w%d:1", i)
 			t.Cleanup(n.serve(addr, e))
-			specs = append(specs, Spec{URL: addr})
+			specs = append(specs, pushers(addr)...)
 		}
 		r := mustNew(t, Options{Sink: s, Static: specs})
 		n.use(r)
@@ -65,15 +65,15 @@ func TestLease_DeadWorkersFallBackAndStayQuiet(t *testing.T) {
 		var specs []Spec
 		live := make([]*fakeEngine, 8)
 		for i := range live {
-			live[i] = &fakeEngine{}
+			live[i] = saying(`{}`)
 			addr := fmt.Sprintf("live%d:1", i)
 			t.Cleanup(n.serve(addr, live[i]))
-			specs = append(specs, Spec{URL: addr})
+			specs = append(specs, pushers(addr)...)
 		}
 		for i := range 60 {
 			addr := fmt.Sprintf("dead%d:1", i)
 			n.blackhole[addr] = i%2 == 0
-			specs = append(specs, Spec{URL: addr})
+			specs = append(specs, pushers(addr)...)
 		}
 		var log bytes.Buffer
 		r := mustNew(t, Options{Static: specs, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
@@ -87,8 +87,8 @@ func TestLease_DeadWorkersFallBackAndStayQuiet(t *testing.T) {
 		n.mu.Lock()
 		after := n.dials["dead1:1"]
 		n.mu.Unlock()
-		// The pause is 2.5 s to 5.5 s.
-		if tries := after - before; tries < 180/6 || tries > 180*2/5 {
+		// The pause is 2.5 s to 5.5 s, and 9 to 11 s for /server_info.
+		if tries := after - before; tries < 180/6+180/11-1 || tries > 180*2/5+180/9 {
 			t.Errorf("%d tries in 3 minutes, want one per 2.5 to 5.5 s", tries)
 		}
 		for i, e := range live {
@@ -121,7 +121,7 @@ func TestLease_HungEnginesFillOnlyTheirOwnSlots(t *testing.T) {
 		n, e, late := newPipes(), &fakeEngine{}, &fakeEngine{}
 		t.Cleanup(n.serve("w:1", e))
 		t.Cleanup(n.serve("late:1", late))
-		specs := []Spec{{URL: "w:1"}}
+		specs := pushers("w:1")
 		r := mustNew(t, Options{Static: specs, MaxPosts: 2})
 		n.use(r)
 		start(t, r)
@@ -131,13 +131,13 @@ func TestLease_HungEnginesFillOnlyTheirOwnSlots(t *testing.T) {
 			n.mu.Lock()
 			n.blackhole[addr] = true
 			n.mu.Unlock()
-			specs = append(specs, Spec{URL: addr})
+			specs = append(specs, pushers(addr)...)
 		}
 		if err := r.SetStatic(specs); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Minute)
-		if _, err := r.Register(load.Worker{URL: "late:1"}); err != nil {
+		if _, err := r.Register(load.Worker{URL: "late:1", Role: load.RoleRegular, Transport: load.TransportPush}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -9,8 +9,8 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-// lease keeps one worker's engine reporting to this monitor, from the moment the worker is known until it is removed or
-// changes. Its loop asks, digests the answer, and waits for the next time to ask:
+// lease keeps one worker's engine reporting to this monitor, from the moment it is known to push its load until the worker
+// is removed or changes; of a worker that is fed in another way, or not yet, it only shows that. Its loop asks, digests the answer, and waits for the next time to ask:
 //
 //	Pending ──► Leased ──renewed in time──► Leased
 //	   │           │ failed
@@ -71,9 +71,9 @@ type plan struct {
 	earliest time.Time
 }
 
-func newLease(ctx context.Context, r *Registry, t *target) *lease {
+func newLease(ctx context.Context, r *Registry, t *target, c *choice) *lease {
 	l := &lease{
-		worker:    t.worker,
+		worker:    c.worker,
 		tokenFile: t.tokenFile,
 		engines:   r.engines,
 		sink:      r.opts.Sink,
@@ -85,10 +85,12 @@ func newLease(ctx context.Context, r *Registry, t *target) *lease {
 	}
 	l.ctx, l.stop = context.WithCancel(ctx)
 	switch {
-	case t.worker.Conflict != "":
-		l.shown = status{state: load.RegistrationConflict, reason: t.worker.Conflict}
-	case t.worker.Transport != load.TransportPush:
-		l.shown = status{state: load.RegistrationNotNeeded}
+	case c.worker.Conflict != "":
+		l.shown = status{state: load.RegistrationConflict, reason: c.worker.Conflict}
+	case c.worker.Transport == load.TransportUnspecified:
+		l.shown.reason = c.note
+	case c.worker.Transport != load.TransportPush:
+		l.shown = status{state: load.RegistrationNotNeeded, reason: c.note}
 	}
 	return l
 }
@@ -107,7 +109,7 @@ func (l *lease) run() {
 	first := l.status()
 	l.note = first.reason
 	l.sink.SetNote(l.worker.ID, first.reason) // replaces what the loop before may have left
-	if first.state != load.RegistrationPending {
+	if l.worker.Conflict != "" || l.worker.Transport != load.TransportPush {
 		return
 	}
 	for {
@@ -243,15 +245,5 @@ func (l *lease) expire(now time.Time) {
 	l.counts.losses.Add(1)
 	if s := l.status(); s.state != load.RegistrationLeased {
 		l.show(s)
-	}
-}
-
-// hasEnded reports whether run has returned.
-func (l *lease) hasEnded() bool {
-	select {
-	case <-l.ended:
-		return true
-	default:
-		return false
 	}
 }

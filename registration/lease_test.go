@@ -17,7 +17,7 @@ func oneEngine(t *testing.T, e *fakeEngine, o Options) (r *Registry, s *recorder
 	t.Cleanup(n.serve("w:1", e))
 	o.Sink = s
 	if o.Static == nil {
-		o.Static = []Spec{{ID: "w", URL: "w:1"}}
+		o.Static = []Spec{{ID: "w", URL: "w:1", Role: load.RoleRegular, Transport: load.TransportPush}}
 	}
 	r = mustNew(t, o)
 	n.use(r)
@@ -54,7 +54,7 @@ func TestLease_HostCarriesDefaultPort(t *testing.T) {
 		e, n := &fakeEngine{}, newPipes()
 		t.Cleanup(n.serve("w:80", e))
 		t.Cleanup(n.serve("[fd00::5]:80", e))
-		r := mustNew(t, Options{Static: []Spec{{URL: "http://w"}, {URL: "fd00::5"}}}) // case L1
+		r := mustNew(t, Options{Static: pushers("http://w", "fd00::5")}) // case L1
 		n.use(r)
 		start(t, r)
 		synctest.Wait()
@@ -230,7 +230,7 @@ func TestLease_EngineThatRestartsIsAskedSoon(t *testing.T) {
 				n := newPipes()
 				e := &fakeEngine{}
 				stop := n.serve("w:1", e)
-				r := mustNew(t, Options{Static: []Spec{{ID: "w", URL: "w:1"}}})
+				r := mustNew(t, Options{Static: []Spec{{ID: "w", URL: "w:1", Role: load.RoleRegular, Transport: load.TransportPush}}})
 				n.use(r)
 				start(t, r)
 				time.Sleep(57 * time.Second)

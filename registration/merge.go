@@ -172,6 +172,10 @@ func compareTargets(a, b *target) int {
 		cmp.Compare(a.worker.ExpectedRanks, b.worker.ExpectedRanks),
 		cmp.Compare(a.worker.Transport, b.worker.Transport),
 		cmp.Compare(a.tokenFile, b.tokenFile),
+		cmp.Compare(a.apiKeyFile, b.apiKeyFile),
+		slices.CompareFunc(a.endpoints, b.endpoints, func(x, y endpoint) int { return cmp.Or(cmp.Compare(x.host, y.host), x.port-y.port) }),
+		cmp.Compare(a.topic, b.topic),
+		cmp.Compare(a.serverKey, b.serverKey),
 	)
 }
 

@@ -39,6 +39,9 @@ func (r *Registry) Metrics() []load.Metric {
 		}},
 		{Name: "registration_attempts_total", Help: "Attempts to make an engine report here, by what came of them.", Counter: true,
 			Collect: r.collectAttempts},
+		{Name: "server_info_probes_total", Help: "Requests for an engine's /server_info, by what came of them.", Counter: true,
+			Collect: r.collectProbes},
+		{Name: "registered_transports", Help: "Registered workers by the way that their load takes.", Collect: r.collectTransports},
 		counter("leases_granted_total", "Leases that began.", &r.leases.grants),
 		counter("leases_renewed_total", "Leases that were renewed in time.", &r.leases.renewals),
 		counter("leases_lost_total", "Leases that ran out before they were renewed.", &r.leases.losses),
@@ -67,5 +70,30 @@ func (r *Registry) collectChanges(yield func(float64, ...load.Label)) {
 func (r *Registry) collectAttempts(yield func(float64, ...load.Label)) {
 	for o, name := range outcomeNames {
 		yield(float64(r.engines.posts[o].Load()), load.Label{Name: "outcome", Value: name})
+	}
+}
+
+func (r *Registry) collectProbes(yield func(float64, ...load.Label)) {
+	for o, name := range outcomeNames {
+		switch outcome(o) {
+		case granted:
+			name = "answered"
+		case owned, unprocessed, dependency, shortLease, unadvertised: // of the lease alone
+			continue
+		}
+		yield(float64(r.engines.probes[o].Load()), load.Label{Name: "outcome", Value: name})
+	}
+}
+
+func (r *Registry) collectTransports(yield func(float64, ...load.Label)) {
+	counts := make(map[load.Transport]int)
+	r.mu.Lock()
+	entries := r.entries
+	r.mu.Unlock()
+	for _, e := range entries {
+		counts[e.choice.worker.Transport]++
+	}
+	for _, t := range []load.Transport{load.TransportUnspecified, load.TransportPush, load.TransportZMQ} {
+		yield(float64(counts[t]), load.Label{Name: "transport", Value: t.String()})
 	}
 }

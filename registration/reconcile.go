@@ -8,8 +8,8 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-// reconcile makes the world match what the sources say now: one list at the sink, one loop per worker. It compares full
-// sets and patches nothing, so a wish that was missed or came twice does no harm.
+// reconcile makes the world match what the sources and the engines say now: one list at the sink, one list at the dialer,
+// two loops per worker. It compares full sets and patches nothing, so a wish that was missed or came twice does no harm.
 func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 	r.mu.Lock()
 	finished := r.next
@@ -21,36 +21,49 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 	targets, dropped := merge(all, r.opts.MaxWorkers)
 	r.reportOverflow(dropped)
 
-	var added, changed, removed, conflicts int
+	var added, changed, removed, conflicts, learned int
 	entries := make([]*entry, len(targets))
+	choices := make([]*choice, len(targets))
 	byID := make(map[string]*entry, len(targets))
 	workers := make([]load.Worker, len(targets))
-	var started []*lease
+	var leases []*lease
+	var probes []*probe
 	for i, t := range targets {
-		e := &entry{target: t}
 		old := r.byID[t.worker.ID] // only this goroutine changes byID
+		e := r.entry(ctx, t, old)
+		if old == nil || old.probe != e.probe {
+			probes = append(probes, e.probe)
+		}
+		if old != nil && sameLease(old, e) {
+			e.lease = old.lease
+		} else {
+			e.lease = newLease(ctx, r, t, e.choice)
+			leases = append(leases, e.lease)
+		}
 		switch {
 		case old == nil:
 			added++
 		case !old.target.describes(t):
 			changed++
+		case old.choice != e.choice:
+			learned++
 		}
+		r.logTransport(old, e)
 		if t.worker.Conflict != "" {
 			conflicts++
 		}
-		if old != nil && sameLease(old.target, t) {
-			e.lease = old.lease
-		} else {
-			e.lease = newLease(ctx, r, t)
-			started = append(started, e.lease)
-		}
-		entries[i], byID[t.worker.ID], workers[i] = e, e, t.worker
+		entries[i], byID[t.worker.ID], workers[i], choices[i] = e, e, e.choice.worker, e.choice
 	}
 	var ended []*lease
+	var endedProbes []*probe
 	for id, old := range r.byID {
 		now := byID[id]
 		if now == nil {
 			removed++
+		}
+		if now == nil || now.probe != old.probe {
+			old.probe.stop()
+			endedProbes = append(endedProbes, old.probe)
 		}
 		if now == nil || now.lease != old.lease {
 			old.lease.stop()
@@ -64,21 +77,33 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 		r.published = slices.Clone(workers)
 		r.opts.Sink.SetWorkers(workers)
 	}
+	r.hand(choices)
 
 	r.mu.Lock()
 	r.entries, r.byID = entries, byID
 	for _, l := range ended {
-		if !l.hasEnded() {
+		if !hasEnded(l.ended) {
 			r.ending[l.worker.ID] = l
 		}
 	}
-	for _, l := range started {
+	for _, p := range endedProbes {
+		if !hasEnded(p.ended) {
+			r.endingProbes[p.worker.ID] = p
+		}
+	}
+	for _, l := range leases {
 		l.before = r.ending[l.worker.ID]
+	}
+	for _, p := range probes {
+		p.before = r.endingProbes[p.worker.ID]
 	}
 	r.mu.Unlock()
 
-	for _, l := range started {
+	for _, l := range leases {
 		loops.Go(func() { l.run(); r.forget(l) })
+	}
+	for _, p := range probes {
+		loops.Go(func() { p.run(); r.forgetProbe(p) })
 	}
 	if added+changed+removed > 0 {
 		r.changes.added.Add(uint64(added))
@@ -86,6 +111,9 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 		r.changes.removed.Add(uint64(removed))
 		r.log.Info("workers changed", "workers", len(workers), "added", added, "changed", changed, "removed", removed,
 			"in_conflict", conflicts)
+	}
+	if learned > 0 {
+		r.log.Debug("engines said what they are", "workers", learned)
 	}
 }
 
@@ -96,6 +124,24 @@ func (r *Registry) forget(l *lease) {
 		delete(r.ending, l.worker.ID)
 	}
 	r.mu.Unlock()
+}
+
+func (r *Registry) forgetProbe(p *probe) {
+	r.mu.Lock()
+	if r.endingProbes[p.worker.ID] == p {
+		delete(r.endingProbes, p.worker.ID)
+	}
+	r.mu.Unlock()
+}
+
+// hasEnded reports whether a loop has returned, by the channel that it closes.
+func hasEnded(ended <-chan struct{}) bool {
+	select {
+	case <-ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // targetsLocked lists what every source says.
@@ -120,12 +166,44 @@ func (r *Registry) claimedLocked() int {
 	return n
 }
 
+// entry makes the entry of a worker, with what goes on of old, the one of the same id before, if any. Its lease is not set.
+func (r *Registry) entry(ctx context.Context, t *target, old *entry) *entry {
+	e := &entry{target: t}
+	switch {
+	case old != nil && sameProbe(old.target, t):
+		e.probe = old.probe
+	case old != nil && old.target.worker.URL == t.worker.URL:
+		e.probe = newProbe(ctx, r, t, old.probe.state())
+	default:
+		e.probe = newProbe(ctx, r, t, known{})
+	}
+	e.known = e.probe.state()
+	if old != nil && old.known == e.known && old.target.describes(t) {
+		e.choice = old.choice
+	} else {
+		e.choice = choose(t, e.known, &r.opts)
+	}
+	return e
+}
+
 // sameLease reports whether the engine's lease for x serves y: everything is the same that decides whom we ask, and
 // everything whose change makes the aggregator start the worker anew, because that ends the engine's stream and only the
 // next request starts another. Zone and expected ranks may differ.
-func sameLease(x, y *target) bool {
-	return x.worker.URL == y.worker.URL && x.worker.Role == y.worker.Role && x.worker.Transport == y.worker.Transport &&
-		x.worker.Conflict == y.worker.Conflict && slices.Equal(x.worker.Models, y.worker.Models) && x.tokenFile == y.tokenFile
+func sameLease(x, y *entry) bool {
+	v, w := &x.choice.worker, &y.choice.worker
+	return v.URL == w.URL && v.Role == w.Role && v.Transport == w.Transport && v.Conflict == w.Conflict &&
+		slices.Equal(v.Models, w.Models) && x.target.tokenFile == y.target.tokenFile && x.choice.note == y.choice.note
+}
+
+// logTransport says when a worker that was fed in one way is fed in another.
+func (r *Registry) logTransport(old, now *entry) {
+	if old == nil || old.choice == now.choice {
+		return
+	}
+	was, is := &old.choice.worker, &now.choice.worker
+	if was.Transport != is.Transport && was.Transport != load.TransportUnspecified && is.Transport != load.TransportUnspecified {
+		r.log.Info("the worker's load comes another way", "worker", is.ID, "reason", is.TransportReason)
+	}
 }
 
 // reportOverflow logs once per episode that discovery names more workers than are allowed.

@@ -20,6 +20,7 @@ const (
 	DefaultLease          = 15 * time.Second
 	DefaultTimeout        = 2 * time.Second
 	DefaultSlowRetry      = time.Minute
+	DefaultProbeInterval  = 10 * time.Second
 	DefaultMaxWorkers     = 16384
 	DefaultMaxRanks       = 1024
 	DefaultMaxPosts       = 256
@@ -29,13 +30,18 @@ const (
 type Sink interface {
 	// SetWorkers hands over the full set, sorted by id, ids distinct. The slice is not used again.
 	SetWorkers([]load.Worker)
-	// SetNote says why the worker is not registered with its engine; "" when it is, or when nothing is known yet.
+	// SetNote says why the worker is not registered with its engine, or why nothing feeds it; "" when all is well, or when
+	// nothing is known yet.
 	SetNote(id, note string)
+	// SetRankNote says why a rank whose load would come over ZMQ is not dialled; "" when it is.
+	SetRankNote(id string, rank int32, note string)
 }
 
 // Options says what to register and how engines reach this monitor. Sink and Listen are required.
 type Options struct {
 	Sink Sink
+	// Dialer subscribes to load sockets. nil: no worker's load is taken over ZMQ.
+	Dialer Dialer
 
 	// Static is the configured set. It is refused whole when an entry is wrong or two share an id or an address.
 	Static []Spec
@@ -54,12 +60,17 @@ type Options struct {
 	Lease          time.Duration // how long an engine reports without renewal. Default 15 s
 	Timeout        time.Duration // bound on one request to an engine, name lookup included. Default 2 s
 	SlowRetry      time.Duration // pause after a refusal that only a change at the engine can lift. Default 60 s
+	ProbeInterval  time.Duration // between two /server_info of an engine, give or take a tenth. Default 10 s
 
 	MaxWorkers int // default 16,384
 	MaxRanks   int // bound on ExpectedRanks; the same as for reports. Default 1024
 	// MaxPosts bounds the requests in flight: this many renewals of living leases, as many to workers that were not asked
-	// before, and as many to those whose last request failed. Default 256.
+	// before, and as many to those whose last request failed; the same again of /server_info, and there as many to confirm
+	// an engine. Default 256.
 	MaxPosts int
+
+	// Resolve looks a host name up. nil: Go's resolver.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	Logger *slog.Logger // nil: discard
 }
@@ -71,6 +82,7 @@ type Registry struct {
 	log     *slog.Logger
 	engines *engines
 	trigger chan struct{} // one slot: a pass is wanted
+	answers chan struct{} // one slot: a pass is wanted, and may wait for more answers of engines
 	stopped chan struct{} // closed when Run has returned
 
 	leases  leaseCounts
@@ -88,17 +100,25 @@ type Registry struct {
 	entries []*entry             // as of the last pass, sorted by id; replaced, never changed in place
 	byID    map[string]*entry    // the same; written by Run only
 	ending  map[string]*lease    // by id: loops that were stopped and have not returned yet
+	// endingProbes is the same of probes.
+	endingProbes map[string]*probe
 
 	// used only by Run
 	discovered bool // the sink has a first set
 	published  []load.Worker
-	overflow   bool // an episode of too many workers is going on
+	overflow   bool               // an episode of too many workers is going on
+	dialled    bool               // the dialer has a first set
+	ends       []RankEndpoint     // as the dialer has them
+	refused    map[rankKey]string // as the sink has them
 }
 
-// entry is one registered worker and its loop.
+// entry is one registered worker and its loops.
 type entry struct {
 	target *target
+	known  known // of its engine, when the choice was made
+	choice *choice
 	lease  *lease
+	probe  *probe
 }
 
 // pass is one reconciliation. done is closed after the sink has taken its result.
@@ -115,6 +135,7 @@ func New(o Options) (*Registry, error) {
 	o.Lease = cmp.Or(o.Lease, DefaultLease)
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.SlowRetry = cmp.Or(o.SlowRetry, DefaultSlowRetry)
+	o.ProbeInterval = cmp.Or(o.ProbeInterval, DefaultProbeInterval)
 	o.MaxWorkers = cmp.Or(o.MaxWorkers, DefaultMaxWorkers)
 	o.MaxRanks = cmp.Or(o.MaxRanks, DefaultMaxRanks)
 	o.MaxPosts = cmp.Or(o.MaxPosts, DefaultMaxPosts)
@@ -131,8 +152,9 @@ func New(o Options) (*Registry, error) {
 	r := &Registry{
 		opts:    o,
 		log:     o.Logger,
-		engines: newEngines(o),
+		engines: newEngines(&o),
 		trigger: make(chan struct{}, 1),
+		answers: make(chan struct{}, 1),
 		stopped: make(chan struct{}),
 		static:  newSourceSet(static),
 		api:     make(map[string]*target),
@@ -141,6 +163,8 @@ func New(o Options) (*Registry, error) {
 		next:    newPass(),
 		byID:    make(map[string]*entry),
 		ending:  make(map[string]*lease),
+
+		endingProbes: make(map[string]*probe),
 	}
 	for name := range o.Discoverers {
 		r.waiting[name] = struct{}{}
@@ -162,6 +186,7 @@ func (o Options) check() error {
 		value time.Duration
 	}{
 		{"report interval", o.ReportInterval}, {"lease", o.Lease}, {"timeout", o.Timeout}, {"slow retry", o.SlowRetry},
+		{"probe interval", o.ProbeInterval},
 	} {
 		// The engine's protocol counts in whole milliseconds.
 		if d.value < time.Millisecond {
@@ -205,17 +230,47 @@ func (r *Registry) Run(ctx context.Context) error {
 	if r.firstSets(ctx) {
 		r.wake()
 	}
+	var last time.Time       // pass
+	var due <-chan time.Time // of a pass for the sake of engines' answers
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
+			continue
+		case <-r.answers:
+			if due == nil {
+				due = time.After(answersPause - time.Since(last))
+			}
+			continue
+		case <-due:
 		case <-r.trigger:
-			r.reconcile(ctx, &loops)
 		}
+		due = nil
+		r.reconcile(ctx, &loops)
+		last = time.Now()
 	}
 	cancel()
 	loops.Wait()
 	r.engines.close()
 	return nil
+}
+
+// answersPause is the least time between a pass and the next one for the sake of engines' answers. A pass costs what the
+// whole fleet costs, and at the start all of its engines answer within a second.
+const answersPause = 20 * time.Millisecond
+
+// learn asks for a pass because of what an engine answered.
+func (r *Registry) learn() {
+	select {
+	case r.answers <- struct{}{}:
+	default:
+	}
+}
+
+// entryOf returns the entry of a worker as of the last pass; nil: there is none.
+func (r *Registry) entryOf(id string) *entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
 }
 
 // wake asks for a pass. Wishes that come before it begins share it.

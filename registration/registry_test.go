@@ -62,7 +62,7 @@ func TestRegister_IsKnownToTheSinkWhenItReturns(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := load.Worker{ID: "c:1", URL: "http://c:1", Origin: "c:1", Role: load.RoleRegular, Models: []string{"m1", "m2"}, Zone: "z",
-			ExpectedRanks: 4, Transport: load.TransportPush}
+			ExpectedRanks: 4, TransportReason: asking}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
@@ -142,7 +142,7 @@ func TestRegister_RefusedNamesLeaveNothing(t *testing.T) {
 		if grown := int64(heap()) - int64(before); grown > 4<<20 {
 			t.Errorf("heap grew by %d bytes", grown)
 		}
-		if len(r.api)+len(r.ending) != 0 || len(r.byID) != 1 {
+		if len(r.api)+len(r.ending)+len(r.endingProbes) != 0 || len(r.byID) != 1 {
 			t.Errorf("%d, %d and %d entries are kept", len(r.api), len(r.ending), len(r.byID))
 		}
 	})
@@ -157,15 +157,15 @@ func TestConflict_NeitherIsRegistered(t *testing.T) {
 		n.use(r)
 		start(t, r)
 		for _, id := range []string{"b", "a"} {
-			if _, err := r.Register(load.Worker{ID: id, URL: "h:1"}); err != nil {
+			if _, err := r.Register(load.Worker{ID: id, URL: "h:1", Role: load.RoleRegular, Transport: load.TransportPush}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		synctest.Wait()
-		asked := len(e.seen())
+		asked, probed := len(e.seen()), len(e.asked())
 		time.Sleep(time.Minute)
-		if len(e.seen()) != asked {
-			t.Errorf("the engine was asked %d times during the conflict", len(e.seen())-asked)
+		if len(e.seen()) != asked || len(e.asked()) != probed {
+			t.Errorf("the engine was asked %d and %d times during the conflict", len(e.seen())-asked, len(e.asked())-probed)
 		}
 		for _, id := range []string{"a", "b"} {
 			reg := registration(t, r, id)
@@ -212,14 +212,14 @@ func TestTransport_OnlyPushIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, e := newPipes(), &fakeEngine{}
 		t.Cleanup(n.serve("h:1", e))
-		r := mustNew(t, Options{Static: []Spec{{ID: "w", URL: "h:1", Transport: load.TransportZMQ}}})
+		r := mustNew(t, Options{Static: []Spec{{ID: "w", URL: "h:1", Role: load.RoleRegular, Transport: load.TransportZMQ}}})
 		n.use(r)
 		start(t, r)
 		time.Sleep(time.Minute)
 		if reg := registration(t, r, "w"); reg.State != load.RegistrationNotNeeded || len(e.seen()) != 0 {
 			t.Errorf("%+v, asked %d times", reg, len(e.seen()))
 		}
-		if err := r.SetStatic([]Spec{{ID: "w", URL: "h:1"}}); err != nil {
+		if err := r.SetStatic([]Spec{{ID: "w", URL: "h:1", Role: load.RoleRegular, Transport: load.TransportPush}}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -232,7 +232,7 @@ func TestTransport_OnlyPushIsAsked(t *testing.T) {
 // What makes the aggregator start a worker anew ends the engine's stream, so the engine must be asked again at once; what
 // does not must leave the lease alone.
 func TestChange_AsksAgainOnlyWhenTheWorkerStartsAnew(t *testing.T) {
-	base := Spec{ID: "w", URL: "h:1", Models: []string{"m1"}}
+	base := Spec{ID: "w", URL: "h:1", Role: load.RoleRegular, Transport: load.TransportPush, Models: []string{"m1"}}
 	for _, tt := range []struct {
 		name  string
 		edit  func(*Spec)
@@ -286,10 +286,10 @@ func TestSetStatic_LoopsMatchTheCurrentList(t *testing.T) {
 			addr := fmt.Sprintf("w%02d:1", i)
 			t.Cleanup(n.serve(addr, engines[i]))
 			if i < 20 {
-				lists[0] = append(lists[0], Spec{URL: addr})
+				lists[0] = append(lists[0], pushers(addr)...)
 			}
 			if i >= 10 {
-				lists[1] = append(lists[1], Spec{URL: addr})
+				lists[1] = append(lists[1], pushers(addr)...)
 			}
 		}
 		r := mustNew(t, Options{Sink: s, Static: lists[0]})
@@ -308,7 +308,7 @@ func TestSetStatic_LoopsMatchTheCurrentList(t *testing.T) {
 		if got := strings.Fields(s.workers()); len(got) != 20 || got[0] != "w00:1" || got[19] != "w19:1" {
 			t.Errorf("sink has %q, want the first list", s.workers())
 		}
-		if len(r.ending) != 0 {
+		if len(r.ending)+len(r.endingProbes) != 0 {
 			t.Errorf("%d loops are still ending", len(r.ending))
 		}
 		for i := 10; i < 20; i++ {
@@ -363,7 +363,7 @@ func TestRegistry_ChurnEndsWithNothing(t *testing.T) {
 		}
 		wg.Wait()
 		synctest.Wait()
-		if s.workers() != "" || len(r.Registrations()) != 0 || len(r.byID)+len(r.ending)+len(r.api) != 0 {
+		if s.workers() != "" || len(r.Registrations()) != 0 || len(r.byID)+len(r.ending)+len(r.endingProbes)+len(r.api) != 0 {
 			t.Errorf("sink has %q, %d registrations, %d loops ending", s.workers(), len(r.Registrations()), len(r.ending))
 		}
 		asked := len(e.seen())
@@ -393,12 +393,12 @@ func TestRun_StopsAtOnceAndWaitsForLoops(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("Run returned after %v", took)
 		}
-		asked, notes := len(e.seen()), s.calls
+		asked, probed, notes, sets := len(e.seen()), len(e.asked()), s.calls, len(s.sets)
 		if _, err := r.Register(load.Worker{URL: "x:1"}); !errors.Is(err, load.ErrShuttingDown) {
 			t.Errorf("register after Run: %v", err)
 		}
 		time.Sleep(time.Minute)
-		if len(e.seen()) != asked || s.calls != notes || len(s.sets) != 1 {
+		if len(e.seen()) != asked || len(e.asked()) != probed || s.calls != notes || len(s.sets) != sets {
 			t.Error("something went on after Run had returned")
 		}
 	})

@@ -163,7 +163,7 @@ func TestSockets_HostilePeersAreNotQuoted(t *testing.T) {
 		{ID: "not https", URL: "https://" + say("HTTP/1.1 400 sentinel-1\r\n\r\n")},
 	}
 	for i := range specs {
-		specs[i].TokenFile = key
+		specs[i].TokenFile, specs[i].Role, specs[i].Transport = key, load.RoleRegular, load.TransportPush
 	}
 	var log, shown bytes.Buffer
 	s := newSink()
@@ -208,7 +208,7 @@ func TestSockets_WhyThereIsNoConnection(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSink()
-			r := mustNew(t, Options{Sink: s, Static: []Spec{{ID: "w", URL: tt.url}}, Timeout: 5 * time.Second})
+			r := mustNew(t, Options{Sink: s, Timeout: 5 * time.Second, Static: []Spec{{ID: "w", URL: tt.url, Role: load.RoleRegular, Transport: load.TransportPush}}})
 			if tt.name == "documentation address" {
 				// Nothing is dialled: the way there is all that is asked for.
 				r.engines.advertise.route = routed("10.9.0.1", "192.0.2.1")

@@ -24,14 +24,23 @@ const (
 type Spec struct {
 	ID            string    // up to 256 bytes; empty: the origin host:port of the URL
 	URL           string    // http(s)://host:port of the engine; a bare host:port means http
-	Role          load.Role // unspecified: regular
+	Role          load.Role // unspecified: what the engine says of itself, else regular
 	Models        []string  // empty: models are not compared
 	Zone          string
-	ExpectedRanks int    // DP ranks; 0: not known
-	TokenFile     string // holds the bearer token for the engine, read anew on each use; empty: no token
+	ExpectedRanks int // DP ranks; 0: what the engine says of itself
 
-	// Transport is the way the worker's reports take; unspecified: push. Only push needs a lease.
+	// Each file holds a bearer token for the engine and is read anew on each use; empty: no token.
+	TokenFile  string // its admin API key, for /v1/start_reporting
+	APIKeyFile string // its API key, for /server_info
+
+	// Transport is push or zmq; unspecified: zmq where the engine advertises load sockets or LoadEndpoints are given, else
+	// push. Only push needs a lease.
 	Transport load.Transport
+	// LoadEndpoints are the load sockets, one for each rank from 0: host:port or tcp://host:port. Empty: those that the
+	// engine advertises. Whoever writes them down vouches for them: nobody asks the engine before data is taken.
+	LoadEndpoints  []string
+	LoadTopic      string // accepted exactly; empty: what the engine advertises, else an empty topic and "load"
+	CurveServerKey string // the publisher's CURVE public key as Z85 text; empty: the monitor's default
 
 	// Where says where the entry stands, for errors: "workers.yaml:12". Empty: its position in the list.
 	Where string
@@ -39,16 +48,26 @@ type Spec struct {
 
 // target is one worker as one source described it, normalised. It is not changed once its source has it.
 type target struct {
-	worker    load.Worker
-	given     string // the id that the source uses; worker.ID differs from it in a conflict
-	tokenFile string
-	source    string
-	where     string
+	worker     load.Worker // role and transport are unspecified where the engine's word counts
+	given      string      // the id that the source uses; worker.ID differs from it in a conflict
+	tokenFile  string
+	apiKeyFile string
+	endpoints  []endpoint
+	topic      string
+	serverKey  string
+	source     string
+	where      string
 }
 
 // describes reports whether both say the same of the same worker, whoever says it.
 func (t *target) describes(o *target) bool {
-	return t.worker.Equal(o.worker) && t.tokenFile == o.tokenFile
+	return t.worker.Equal(o.worker) && t.tokenFile == o.tokenFile && t.apiKeyFile == o.apiKeyFile &&
+		slices.Equal(t.endpoints, o.endpoints) && t.topic == o.topic && t.serverKey == o.serverKey
+}
+
+// open reports whether the engine has a word in how the worker is fed or registered.
+func (t *target) open() bool {
+	return t.worker.Transport == load.TransportUnspecified || t.worker.Role == load.RoleUnspecified
 }
 
 // normalise checks the spec and puts it into the form in which workers are compared. Errors wrap load.ErrWorkerSpec and
@@ -61,20 +80,29 @@ func (s Spec) normalise(maxRanks int) (*target, error) {
 	if err != nil {
 		errs = append(errs, err)
 	}
-	if err := checkText("id", s.ID, maxNameBytes); err != nil {
-		errs = append(errs, err)
-	}
-	if err := checkText("zone", s.Zone, maxNameBytes); err != nil {
-		errs = append(errs, err)
-	}
-	if err := checkText("token_file", s.TokenFile, maxURLBytes); err != nil {
-		errs = append(errs, err)
+	for _, f := range []struct {
+		key, value string
+		limit      int
+	}{
+		{"id", s.ID, maxNameBytes}, {"zone", s.Zone, maxNameBytes}, {"token_file", s.TokenFile, maxURLBytes},
+		{"api_key_file", s.APIKeyFile, maxURLBytes}, {"load_topic", s.LoadTopic, maxTopicBytes},
+	} {
+		if err := checkText(f.key, f.value, f.limit); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if s.Role > load.RoleDecode {
 		bad("role %d: want plain, prefill or decode", s.Role)
 	}
-	if s.Transport > load.TransportPoll {
-		bad("transport %d: want push, zmq, dial or poll", s.Transport)
+	if s.Transport > load.TransportZMQ {
+		bad("transport %d: want auto, push or zmq", s.Transport)
+	}
+	endpoints, err := s.parseEndpoints(maxRanks)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if s.CurveServerKey != "" && !isZ85Key(s.CurveServerKey) {
+		bad("curve_server_key: want the 40 characters of a public key as Z85 text")
 	}
 	if s.ExpectedRanks < 0 || s.ExpectedRanks > maxRanks {
 		bad("expected_ranks %d: want 0 (not known) to %d", s.ExpectedRanks, maxRanks)
@@ -95,21 +123,66 @@ func (s Spec) normalise(maxRanks int) (*target, error) {
 	}
 	// The order in which models are named says nothing, so it must not tell two descriptions of one worker apart.
 	models := slices.Compact(slices.Sorted(slices.Values(s.Models)))
-	return &target{
+	t := &target{
 		worker: load.Worker{
 			ID:            cmp.Or(s.ID, origin),
 			URL:           url,
 			Origin:        origin,
-			Role:          cmp.Or(s.Role, load.RoleRegular),
+			Role:          s.Role,
 			Models:        models,
 			Zone:          s.Zone,
-			ExpectedRanks: s.ExpectedRanks,
-			Transport:     cmp.Or(s.Transport, load.TransportPush),
+			ExpectedRanks: cmp.Or(s.ExpectedRanks, len(endpoints)),
+			Transport:     s.Transport,
 		},
-		given:     cmp.Or(s.ID, origin),
-		tokenFile: s.TokenFile,
-		where:     s.Where,
-	}, nil
+		given:      cmp.Or(s.ID, origin),
+		tokenFile:  s.TokenFile,
+		apiKeyFile: s.APIKeyFile,
+		endpoints:  endpoints,
+		topic:      s.LoadTopic,
+		serverKey:  s.CurveServerKey,
+		where:      s.Where,
+	}
+	if len(endpoints) > 0 {
+		t.worker.Transport = load.TransportZMQ
+	}
+	return t, nil
+}
+
+// parseEndpoints reads LoadEndpoints and compares them with what else is said of the ranks.
+func (s Spec) parseEndpoints(maxRanks int) ([]endpoint, error) {
+	n := len(s.LoadEndpoints)
+	switch {
+	case n == 0:
+		return nil, nil
+	case s.Transport == load.TransportPush:
+		return nil, errors.New("load_endpoints are given and transport is push: remove one of the two")
+	case n > maxRanks:
+		return nil, fmt.Errorf("load_endpoints has %d entries: want at most %d", n, maxRanks)
+	case s.ExpectedRanks != 0 && s.ExpectedRanks != n:
+		return nil, fmt.Errorf("load_endpoints has %d entries and expected_ranks is %d: give one endpoint for each rank", n, s.ExpectedRanks)
+	}
+	endpoints := make([]endpoint, n)
+	seen := make(map[endpoint]int, n)
+	for i, text := range s.LoadEndpoints {
+		e, err := parseEndpoint(text)
+		if err != nil {
+			return nil, err
+		}
+		if j, twice := seen[e]; twice {
+			return nil, fmt.Errorf("load_endpoints names %s for ranks %d and %d: each rank has a socket of its own", e, j, i)
+		}
+		seen[e] = i
+		endpoints[i] = e
+	}
+	return endpoints, nil
+}
+
+// isZ85Key reports whether s is 32 bytes in Z85.
+func isZ85Key(s string) bool {
+	const others = ".-:+=^!/*?&<>()[]{}@%$#"
+	return len(s) == 40 && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && !strings.ContainsRune(others, r)
+	})
 }
 
 // parseURL normalises an engine's URL and refuses what cannot be posted to. Its errors never show a user or password.

@@ -29,7 +29,7 @@ func TestSpec_AddressHasOneSpelling(t *testing.T) {
 			t.Errorf("%s: %v", tt.given, err)
 			continue
 		}
-		want := load.Worker{ID: tt.id, URL: tt.url, Origin: tt.id, Role: load.RoleRegular, Transport: load.TransportPush}
+		want := load.Worker{ID: tt.id, URL: tt.url, Origin: tt.id}
 		if diff := cmp.Diff(want, got.worker); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", tt.given, diff)
 		}
@@ -54,7 +54,7 @@ func TestSpec_RefusalNamesKeyValueAndRemedy(t *testing.T) {
 		{"not ASCII", Spec{URL: "http://wörker:1"}, []string{"wörker", "DNS name"}},
 		{"long url", Spec{URL: "http://" + strings.Repeat("x", 3000)}, []string{"url has 3007 bytes", "at most 2048"}},
 		{"role", Spec{URL: "a:1", Role: 9}, []string{"role 9", "plain, prefill or decode"}},
-		{"transport", Spec{URL: "a:1", Transport: 9}, []string{"transport 9", "push, zmq, dial or poll"}},
+		{"transport", Spec{URL: "a:1", Transport: 9}, []string{"transport 9", "auto, push or zmq"}},
 		{"negative ranks", Spec{URL: "a:1", ExpectedRanks: -1}, []string{"expected_ranks -1", "0 (not known) to 1024"}},
 		{"too many ranks", Spec{URL: "a:1", ExpectedRanks: 1025}, []string{"expected_ranks 1025", "to 1024"}},
 		{"long id", Spec{URL: "a:1", ID: long}, []string{"id has 300 bytes", "at most 256"}},
@@ -63,6 +63,16 @@ func TestSpec_RefusalNamesKeyValueAndRemedy(t *testing.T) {
 		{"zone with a space", Spec{URL: "a:1", Zone: "z "}, []string{`zone "z "`, "space"}},
 		{"empty model", Spec{URL: "a:1", Models: []string{"m", ""}}, []string{"models", "empty"}},
 		{"too many models", Spec{URL: "a:1", Models: make([]string, 65)}, []string{"models: 65", "at most 64"}},
+		{"no transport yet", Spec{URL: "a:1", Transport: load.TransportDial}, []string{"transport 3", "auto, push or zmq"}},
+		{"endpoints that are pushed to", Spec{URL: "a:1", Transport: load.TransportPush, LoadEndpoints: []string{"a:2"}}, []string{"load_endpoints", "transport is push", "remove one"}},
+		{"endpoints for other ranks", Spec{URL: "a:1", ExpectedRanks: 3, LoadEndpoints: []string{"a:2"}}, []string{"load_endpoints has 1 entries and expected_ranks is 3"}},
+		{"one endpoint for two ranks (case E6)", Spec{URL: "a:1", LoadEndpoints: []string{"a:2", "b:2", "tcp://A:2"}}, []string{"load_endpoints names a:2 for ranks 0 and 2"}},
+		{"wildcard endpoint (case K4)", Spec{URL: "a:1", LoadEndpoints: []string{"*:2"}}, []string{`load_endpoints "*:2"`, "wildcard"}},
+		{"too many endpoints", Spec{URL: "a:1", LoadEndpoints: make([]string, 1025)}, []string{"load_endpoints has 1025 entries", "at most 1024"}},
+		{"long topic", Spec{URL: "a:1", LoadTopic: long}, []string{"load_topic has 300 bytes", "at most 255"}},
+		{"short key", Spec{URL: "a:1", CurveServerKey: "rq:rM"}, []string{"curve_server_key", "40 characters", "Z85"}},
+		{"key of other characters", Spec{URL: "a:1", CurveServerKey: strings.Repeat("~", 40)}, []string{"curve_server_key", "Z85"}},
+		{"API key file with a space", Spec{URL: "a:1", APIKeyFile: " f"}, []string{`api_key_file " f"`, "space"}},
 		{"several at once", Spec{URL: "a:0", Role: 9, ExpectedRanks: -1}, []string{"port", "role 9", "expected_ranks -1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

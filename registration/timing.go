@@ -20,7 +20,7 @@ const (
 
 // timing holds the durations that the loops share.
 type timing struct {
-	interval, lease, timeout, slow time.Duration
+	interval, lease, timeout, slow, probe time.Duration
 }
 
 // granted returns what to make of the two numbers in an engine's answer, in milliseconds; what is missing, not positive

@@ -88,6 +88,7 @@ func TestNew_RefusesOptionsByNameAndValue(t *testing.T) {
 		{"listener without its port", Options{Sink: newSink(), Listen: netip.MustParseAddrPort("127.0.0.1:0")}, []string{"127.0.0.1:0"}},
 		{"interval at a third of the lease", Options{Sink: newSink(), Listen: listenLoopback, ReportInterval: 5 * time.Second}, []string{"5s", "15s"}},
 		{"short lease", Options{Sink: newSink(), Listen: listenLoopback, Lease: 2 * time.Second}, []string{"1s", "2s"}},
+		{"probe interval without a unit (case K6)", Options{Sink: newSink(), Listen: listenLoopback, ProbeInterval: 10}, []string{"probe interval", "10ns"}},
 		{"negative timeout", Options{Sink: newSink(), Listen: listenLoopback, Timeout: -1}, []string{"timeout", "-1ns"}},
 		{"lease without a unit (case K6)", Options{Sink: newSink(), Listen: listenLoopback, Lease: 15}, []string{"lease", "15ns"}},
 		{"wildcard advertised", Options{Sink: newSink(), Listen: listenLoopback, AdvertiseIP: netip.IPv4Unspecified()}, []string{"0.0.0.0"}},
@@ -153,7 +154,7 @@ func TestAdvertise_To(t *testing.T) {
 
 func TestRoute_LoopbackEndsAtBothAddresses(t *testing.T) {
 	for _, origin := range []string{"127.0.0.1:9", "localhost:9"} {
-		local, remote, err := route(t.Context(), origin)
+		local, remote, err := routeOver(dialerOf(nil))(t.Context(), origin)
 		if err != nil || !local.IsLoopback() || !remote.IsLoopback() {
 			t.Errorf("%s: from %v to %v, %v", origin, local, remote, err)
 		}

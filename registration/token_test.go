@@ -28,7 +28,7 @@ func TestLease_TokenIsReadAnewAndNeverShown(t *testing.T) {
 		var log bytes.Buffer
 		e := &fakeEngine{key: "sentinel-old"}
 		r, s, _ := oneEngine(t, e, Options{
-			Static: []Spec{{ID: "w", URL: "w:1", TokenFile: path}},
+			Static: []Spec{{ID: "w", URL: "w:1", Role: load.RoleRegular, Transport: load.TransportPush, TokenFile: path}},
 			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		})
 		var shown strings.Builder

@@ -25,17 +25,17 @@ func failed(err error) answer {
 	case errors.As(err, &blocked):
 		return answer{outcome: unadvertised, reason: blocked.Error()}
 	case errors.As(err, &name) && name.IsNotFound:
-		return answer{outcome: unreachable, reason: "the host name does not exist"}
+		return answer{outcome: unreachable, away: true, reason: "the host name does not exist"}
 	case errors.As(err, &name):
-		return answer{outcome: unreachable, reason: "the host name cannot be looked up"}
+		return answer{outcome: unreachable, away: true, reason: "the host name cannot be looked up"}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return answer{outcome: timedOut, reason: "the engine does not answer in time"}
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return answer{outcome: unreachable, reason: "connection refused"}
+		return answer{outcome: unreachable, away: true, reason: "connection refused"}
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL):
-		return answer{outcome: unreachable, reason: "no route to the engine"}
+		return answer{outcome: unreachable, away: true, reason: "no route to the engine"}
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		return answer{outcome: unreachable, reason: "too many open files here: raise the monitor's file limit"}
+		return answer{outcome: unreachable, away: true, reason: "too many open files here: raise the monitor's file limit"}
 	case errors.As(err, &certificate), errors.As(err, &authority):
 		return answer{outcome: unreachable, reason: "the engine's certificate is not trusted"}
 	case errors.As(err, &record), errors.As(err, &alert):

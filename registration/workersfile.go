@@ -46,11 +46,16 @@ func ReadWorkers(path string, stdin io.Reader) ([]Spec, error) {
 //	# YAML: everything else; an entry is a mapping, or a bare URL
 //	- id: decode-1
 //	  url: http://10.0.0.1:30000
-//	  role: decode                    # plain (the default), prefill, decode
+//	  role: decode                    # plain, prefill or decode; default: as the engine says
 //	  models: [m1]
 //	  zone: z1
-//	  expected_ranks: 8
-//	  token_file: /run/secrets/engine
+//	  expected_ranks: 2               # default: as the engine says
+//	  token_file: /run/secrets/admin  # its admin API key, for /v1/start_reporting
+//	  api_key_file: /run/secrets/api  # its API key, for /server_info
+//	  transport: zmq                  # push, zmq or auto (the default): as the engine says
+//	  load_endpoints: [10.0.0.1:5559, 10.0.0.9:5559]  # one for each rank; default: as the engine says
+//	  load_topic: load
+//	  curve_server_key: rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7
 //	- http://10.0.0.2:30000
 //
 // No line, and the YAML list [], are an empty set. What is not understood is refused and named with its line, key and

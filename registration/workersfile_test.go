@@ -36,12 +36,23 @@ func TestParseWorkers_Forms(t *testing.T) {
   zone: no
   expected_ranks: 8
   token_file: /run/secrets/engine
+  api_key_file: /run/secrets/api
+  transport: zmq
+  load_endpoints: [a:1, "tcp://[::1]:2"]
+  load_topic: load
+  curve_server_key: rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7
 - url: http://b:2
   role: prefill
+  transport: auto
+- url: http://c:3
+  transport: push
 `, []Spec{
 			{ID: "decode-1", URL: "http://a:1", Role: load.RoleDecode, Models: []string{"m1", "m2"}, Zone: "no", ExpectedRanks: 8,
-				TokenFile: "/run/secrets/engine", Where: "f:2"},
-			{URL: "http://b:2", Role: load.RolePrefill, Where: "f:9"},
+				TokenFile: "/run/secrets/engine", APIKeyFile: "/run/secrets/api", Transport: load.TransportZMQ,
+				LoadEndpoints: []string{"a:1", "tcp://[::1]:2"}, LoadTopic: "load",
+				CurveServerKey: "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", Where: "f:2"},
+			{URL: "http://b:2", Role: load.RolePrefill, Where: "f:14"},
+			{URL: "http://c:3", Transport: load.TransportPush, Where: "f:17"},
 		}},
 		{"anchors", "- {url: a:1, models: &m [m1]}\n- {url: b:2, models: *m}\n", []Spec{
 			{URL: "a:1", Models: []string{"m1"}, Where: "f:1"}, {URL: "b:2", Models: []string{"m1"}, Where: "f:2"},
@@ -77,6 +88,10 @@ func TestParseWorkers_RefusalNamesLineKeyAndValue(t *testing.T) {
 		{"ranks with a unit", "- url: a:1\n  expected_ranks: 3ranks\n", []string{"f:2:", `expected_ranks "3ranks"`, "whole number"}},
 		{"ranks with a fraction", "- url: a:1\n  expected_ranks: 3.5\n", []string{"f:2:", `"3.5"`}},
 		{"models without a list", "- url: a:1\n  models: m1\n", []string{"f:2:", "models", `"m1"`, "[m1]"}},
+		{"misspelt transport", "- url: a:1\n  transport: puhs\n", []string{"f:2:", `transport "puhs"`, `did you mean "push"`, "auto, push or zmq"}},
+		{"transport that is not there yet", "- url: a:1\n  transport: dial\n", []string{"f:2:", `transport "dial"`, "auto, push or zmq"}},
+		{"one endpoint without a list", "- url: a:1\n  load_endpoints: a:2\n", []string{"f:2:", "load_endpoints", `"a:2"`, "want a list"}},
+		{"empty API key file", "- url: a:1\n  api_key_file: ''\n", []string{"f:2:", "api_key_file is empty"}},
 		{"models in a mapping", "- url: a:1\n  models: {a: b}\n", []string{"f:2:", "models is a mapping"}},
 		{"list as a zone", "- url: a:1\n  zone: [z]\n", []string{"f:2:", "zone is a list", "single value"}},
 		{"null in models", "- url: a:1\n  models: [m1, ~]\n", []string{"f:2:", "models is empty"}},
@@ -156,7 +171,8 @@ func TestNew_RefusesDuplicatesByName(t *testing.T) {
 func FuzzParseWorkers(f *testing.F) {
 	for _, seed := range []string{
 		"", "http://a:1\nb:2\n", "- a:1\n- {url: b:2, role: decode, models: [m], expected_ranks: 4}\n", "[]", "[::1]:3", "- &a [*a]\n",
-		"---\n...\n", "- url: &x a:1\n  id: *x\n", "workers:\n  - a", "\ufeff# x\n- ~\n",
+		"---\n...\n", "- url: &x a:1\n  id: *x\n",
+		"- {url: a:1, transport: zmq, load_endpoints: ['[::1]:5', tcp://b:6], load_topic: l, api_key_file: f}\n", "workers:\n  - a", "\ufeff# x\n- ~\n",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -172,8 +188,13 @@ func FuzzParseWorkers(f *testing.F) {
 		}
 		for _, a := range targets {
 			w := a.worker
+			var endpoints []string
+			for _, e := range a.endpoints {
+				endpoints = append(endpoints, e.String())
+			}
 			b, err := Spec{ID: w.ID, URL: w.URL, Role: w.Role, Models: w.Models, Zone: w.Zone, ExpectedRanks: w.ExpectedRanks,
-				TokenFile: a.tokenFile}.normalise(DefaultMaxRanks)
+				TokenFile: a.tokenFile, APIKeyFile: a.apiKeyFile, Transport: w.Transport, LoadEndpoints: endpoints, LoadTopic: a.topic,
+				CurveServerKey: a.serverKey}.normalise(DefaultMaxRanks)
 			if err != nil || !a.describes(b) {
 				t.Fatalf("%+v again is %+v, %v", a, b, err)
 			}

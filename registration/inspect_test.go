@@ -1,0 +1,332 @@
+package registration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+// Case K1: of 50 workers one accepts and never answers, one answers a byte a second, one redirects to itself. The others
+// are found as if those did not exist.
+func TestInspect_HungEnginesDelayNobody(t *testing.T) {
+	var specs []Spec
+	for i := range 47 {
+		srv := httptest.NewServer(saying(sockets("m1", 2, 10000+10*i)))
+		defer srv.Close()
+		specs = append(specs, Spec{URL: srv.URL})
+	}
+	var open, most, hits atomic.Int32
+	count := func(serve func(net.Conn)) string {
+		return listen(t, func(c net.Conn) {
+			most.Store(max(most.Load(), open.Add(1)))
+			defer open.Add(-1)
+			serve(c)
+		})
+	}
+	silent := count(func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	dripping := listen(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 4096))
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{")
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for range tick.C {
+			if _, err := io.WriteString(c, " "); err != nil {
+				return
+			}
+		}
+	})
+	loop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hits.Add(1)
+		http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect)
+	}))
+	defer loop.Close()
+	specs = append(specs, Spec{ID: "silent", URL: silent}, Spec{ID: "dripping", URL: dripping}, Spec{ID: "loop", URL: loop.URL})
+	s := newSink()
+	r := mustNew(t, Options{Sink: s, Dialer: s, Static: specs, MaxPosts: 2, Timeout: 500 * time.Millisecond})
+	stop := start(t, r)
+	want := map[string]string{
+		"silent":   "the engine does not answer in time",
+		"dripping": "the engine does not answer in time",
+		"loop":     "HTTP 307: redirects are not followed: configure the engine's final address",
+	}
+	settled(t, r, func(all []load.Registration) bool {
+		for _, reg := range all {
+			zmq := reg.Worker.Transport == load.TransportZMQ
+			if why := want[reg.Worker.ID]; reg.ProbeError != why || zmq != (why == "") || !zmq && reg.Worker.Transport != load.TransportPush {
+				return false
+			}
+		}
+		return len(all) == 50
+	})
+	stop()
+	if n := len(s.ends()); n != 94 {
+		t.Errorf("%d targets, want two for each engine that answers", n)
+	}
+	if hits.Load() > 20 || most.Load() > 2 { // one probe, and one request to push once the worker is to push
+		t.Errorf("%d requests at the engine that redirects, %d at once at the silent one", hits.Load(), most.Load())
+	}
+}
+
+// Case N1: nothing of what a peer sends beside the named fields is kept or shown, whatever is wrong with it.
+func TestInspect_HostilePeersAreNotQuoted(t *testing.T) {
+	say := func(s string) string {
+		return listen(t, func(c net.Conn) {
+			_, _ = c.Read(make([]byte, 4096))
+			_, _ = io.WriteString(c, s)
+		})
+	}
+	ok := func(body string) string { return say("HTTP/1.1 200 OK\r\n\r\n" + body) }
+	const secrets = `"api_key":"sentinel-1","admin_api_key":"sentinel-2"`
+	specs := []Spec{
+		{ID: "echo", URL: listen(t, func(c net.Conn) { _, _ = io.Copy(c, c) })},
+		{ID: "status line", URL: say("sentinel-1\r\n\r\n")},
+		{ID: "header", URL: say("HTTP/1.1 200 OK\r\nsentinel-1\r\n\r\n")},
+		{ID: "status text", URL: say("HTTP/1.1 418 sentinel-1\r\nContent-Length: 0\r\n\r\n")},
+		{ID: "length", URL: say("HTTP/1.1 200 OK\r\nContent-Length: sentinel-1\r\n\r\n")},
+		{ID: "chunk", URL: say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nsentinel-1\r\n")},
+		{ID: "location", URL: say("HTTP/1.1 302 x\r\nLocation: http://sentinel-1/\r\nContent-Length: 0\r\n\r\n")},
+		{ID: "long header", URL: say("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("sentinel-1", 10_000) + "\r\n\r\n")},
+		{ID: "good", URL: ok(`{` + secrets + `,"dp_size":2}`)},
+		{ID: "sockets", URL: ok(`{` + secrets + `,"dp_size":2,"kv_events":{` + secrets + `,"load_endpoint_port_base":5559}}`)},
+		{ID: "host", URL: ok(`{"kv_events":{"load_endpoint_port_base":5559,"endpoint_host":"sentinel 1"}}`)},
+		{ID: "port", URL: ok(`{"kv_events":{"load_endpoint_port_base":"sentinel-1"}}`)},
+		{ID: "publisher", URL: ok(`{"kv_events":{"load_endpoint_port_base":5559,"publisher":"sentinel-1"}}`)},
+		{ID: "mode", URL: ok(`{"disaggregation_mode":"sentinel-1"}`)},
+		{ID: "size", URL: ok(`{"dp_size":"sentinel-1","kv_events":{"load_endpoint_port_base":5559}}`)},
+		{ID: "cut", URL: ok(`{` + secrets)},
+		{ID: "broken", URL: ok(`{"api_key":sentinel-1}`)},
+		{ID: "html", URL: ok(`<p>sentinel-1</p>`)},
+		{ID: "large", URL: ok(`{"api_key":"` + strings.Repeat("sentinel-1", maxInfoBytes/10) + `"}`)},
+		{ID: "not https", URL: "https://" + say("HTTP/1.1 400 sentinel-1\r\n\r\n")},
+	}
+	var log syncBuffer
+	s := newSink()
+	r := mustNew(t, Options{Sink: s, Dialer: s, Static: specs, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	stop := start(t, r)
+	good := map[string]bool{"good": true, "sockets": true, "host": true, "port": true, "publisher": true, "mode": true, "size": true}
+	all := settled(t, r, func(all []load.Registration) bool {
+		for _, reg := range all {
+			asked := reg.ProbeError != "" || reg.Worker.Transport != load.TransportUnspecified
+			if !asked || good[reg.Worker.ID] != (reg.ProbeError == "") {
+				return false
+			}
+		}
+		return len(all) == len(specs)
+	})
+	stop()
+	var shown strings.Builder
+	fmt.Fprintln(&shown, all, s.notes, s.ranks, s.sets, s.targets)
+	for _, m := range r.Metrics() {
+		m.Collect(func(v float64, labels ...load.Label) { fmt.Fprintln(&shown, m.Name, m.Help, v, labels) })
+	}
+	if text := shown.String() + log.String(); strings.Contains(text, "sentinel") {
+		t.Errorf("a sentinel shows in\n%s", text)
+	}
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// names is a resolver whose records can be changed.
+type names struct {
+	mu      sync.Mutex
+	records map[string][]netip.Addr
+	asked   map[string]int
+}
+
+func newNames() *names { return &names{records: map[string][]netip.Addr{}, asked: map[string]int{}} }
+
+func (n *names) point(name string, addrs ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.records[name] = nil
+	for _, a := range addrs {
+		n.records[name] = append(n.records[name], netip.MustParseAddr(a))
+	}
+}
+
+func (n *names) lookups(name string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked[name]
+}
+
+// resolve never answers for a name without a record.
+func (n *names) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	n.mu.Lock()
+	n.asked[host]++
+	addrs, known := n.records[host]
+	n.mu.Unlock()
+	if !known {
+		<-ctx.Done()
+		return nil, &net.DNSError{Err: "i/o timeout", Name: host, IsTimeout: true}
+	}
+	return addrs, nil
+}
+
+// onTwoAddresses starts two servers that share a port on 127.0.0.2 and 127.0.0.3.
+func onTwoAddresses(t *testing.T, first, second http.Handler) (port string) {
+	t.Helper()
+	for range 50 {
+		a, err := net.Listen("tcp", "127.0.0.2:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ = net.SplitHostPort(a.Addr().String())
+		b, err := net.Listen("tcp", net.JoinHostPort("127.0.0.3", port))
+		if err != nil {
+			a.Close()
+			continue
+		}
+		for l, h := range map[net.Listener]http.Handler{a: first, b: second} {
+			srv := httptest.NewUnstartedServer(h)
+			srv.Listener.Close()
+			srv.Listener = l
+			srv.Start()
+			t.Cleanup(srv.Close)
+		}
+		return port
+	}
+	t.Fatal("no port is free on both addresses")
+	return ""
+}
+
+// Case L4: a name that points elsewhere now leads elsewhere at the next question, although the engine that it led to
+// before still answers.
+func TestInspect_NamesAreLookedUpForEachRequest(t *testing.T) {
+	before, after := saying(sockets("m1", 1, 5559)), saying(sockets("m2", 1, 5559))
+	dns := newNames()
+	dns.point("w.pool", "127.0.0.2")
+	s := newSink()
+	r := mustNew(t, Options{Sink: s, Dialer: s, Resolve: dns.resolve, Static: []Spec{{ID: "w", URL: "w.pool:" + onTwoAddresses(t, before, after)}}})
+	stop := start(t, r)
+	serves := func(model string) func([]load.Registration) bool {
+		return func(all []load.Registration) bool {
+			return len(all) == 1 && slices.Equal(all[0].Worker.Models, []string{model})
+		}
+	}
+	settled(t, r, serves("m1"))
+	for range 3 {
+		if err := r.Confirm(t.Context(), "w"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := dns.lookups("w.pool"); n < 4 {
+		t.Errorf("the name was looked up %d times for 4 questions", n)
+	}
+	dns.point("w.pool", "127.0.0.3")
+	if err := r.Confirm(t.Context(), "w"); err == nil || !strings.Contains(err.Error(), `serves model "m2", not "m1"`) {
+		t.Errorf("%v, want the engine that the name leads to now", err)
+	}
+	settled(t, r, serves("m2"))
+	stop()
+}
+
+// Case L3: a name whose server does not answer shows that, and holds up nobody.
+func TestInspect_SlowNameDelaysNobody(t *testing.T) {
+	e := httptest.NewServer(saying(sockets("m1", 1, 5559)))
+	defer e.Close()
+	_, port, _ := net.SplitHostPort(e.Listener.Addr().String())
+	dns := newNames()
+	dns.point("good.pool", "192.0.2.1", "127.0.0.1") // the first one is not reached
+	dns.point("none.pool")
+	s := newSink()
+	r := mustNew(t, Options{Sink: s, Dialer: s, Resolve: dns.resolve, Timeout: 500 * time.Millisecond, Static: []Spec{
+		{ID: "good", URL: "good.pool:" + port}, {ID: "literal", URL: e.URL}, {ID: "none", URL: "none.pool:1"}, {ID: "slow", URL: "slow.pool:1"},
+	}})
+	stop := start(t, r)
+	settled(t, r, func(all []load.Registration) bool {
+		return len(all) == 4 && all[0].Worker.Transport == load.TransportZMQ && all[1].Worker.Transport == load.TransportZMQ &&
+			all[2].ProbeError == "the host name does not exist" && all[3].ProbeError == "the host name cannot be looked up"
+	})
+	if err := r.SetStatic(nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.Registrations()); n != 0 {
+		t.Errorf("%d workers are left", n)
+	}
+	stop()
+}
+
+// Whoever vouches for an engine asks on a new connection; otherwise one that is kept will do.
+func TestInspect_ConnectionIsKeptForAddressesUnlessSomebodyWaits(t *testing.T) {
+	for _, tt := range []struct {
+		host  string
+		fresh bool
+		want  int32
+	}{{"127.0.0.1", false, 1}, {"127.0.0.1", true, 3}, {"localhost", false, 3}} {
+		var conns atomic.Int32
+		srv := httptest.NewUnstartedServer(saying(`{}`))
+		srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+			if s == http.StateNew {
+				conns.Add(1)
+			}
+		}
+		srv.Start()
+		_, port, _ := net.SplitHostPort(srv.Listener.Addr().String())
+		origin := tt.host + ":" + port
+		r := mustNew(t, Options{})
+		for range 3 {
+			if in := r.engines.inspect(t.Context(), &load.Worker{URL: "http://" + origin, Origin: origin}, "", renewal, tt.fresh); in.outcome != granted {
+				t.Fatalf("%s: %+v", tt.host, in)
+			}
+		}
+		r.engines.close()
+		srv.Close()
+		if n := conns.Load(); n != tt.want {
+			t.Errorf("%s, fresh %v: %d connections for 3 requests, want %d", tt.host, tt.fresh, n, tt.want)
+		}
+	}
+}
+
+// Case L1: an engine at an IPv6 address is asked there.
+func TestInspect_IPv6(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Logf("no IPv6 loopback here: %v", err)
+		return
+	}
+	srv := httptest.NewUnstartedServer(saying(sockets("m1", 1, 5559)))
+	srv.Listener.Close()
+	srv.Listener = l
+	srv.Start()
+	defer srv.Close()
+	s := newSink()
+	r := mustNew(t, Options{Sink: s, Dialer: s, Static: []Spec{{ID: "w", URL: srv.URL}}})
+	stop := start(t, r)
+	settled(t, r, func(all []load.Registration) bool {
+		return len(all) == 1 && all[0].Worker.Transport == load.TransportZMQ
+	})
+	stop()
+	if got := s.ends(); !slices.Equal(got, []string{"w 0 [::1]:5559"}) {
+		t.Errorf("targets %q", got)
+	}
+}

@@ -1,0 +1,598 @@
+package registration
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/loadmonitor/loadmonitor/load"
+)
+
+// fleetOf runs a registry with a dialer and the workers of specs inside the calling bubble; engines are by host:port.
+func fleetOf(t *testing.T, engines map[string]http.Handler, o Options) (r *Registry, s *recorder, n *pipes) {
+	t.Helper()
+	n, s = newPipes(), newSink()
+	for addr, e := range engines {
+		t.Cleanup(n.serve(addr, e))
+	}
+	o.Sink, o.Dialer = s, s
+	r = mustNew(t, o)
+	n.use(r)
+	start(t, r)
+	return r, s, n
+}
+
+// autoFed runs a registry with one worker, "w", of which only the URL is configured, and whose engine is e at w:1.
+func autoFed(t *testing.T, e *fakeEngine) (*Registry, *recorder, *pipes) {
+	t.Helper()
+	return fleetOf(t, map[string]http.Handler{"w:1": e}, Options{Static: []Spec{{ID: "w", URL: "w:1"}}})
+}
+
+// sockets is a /server_info with load sockets.
+func sockets(model string, ranks, base int) string {
+	return fmt.Sprintf(`{"served_model_name":%q,"disaggregation_mode":"null","dp_size":%d,"kv_events":{"publisher":"zmq","endpoint_host":"*",`+
+		`"endpoint_port_base":1000,"dp_size":%d,"load_endpoint_port_base":%d}}`, model, ranks, ranks, base)
+}
+
+// hang answers nothing until the peer has gone.
+func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// learned lets the registry take in what engines answered at once.
+func learned() {
+	synctest.Wait()
+	elapse(answersPause)
+}
+
+// elapse lets time pass, and what it brings about happen.
+func elapse(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestProbe_EngineWithLoadSocketsIsFedOverZMQ(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := saying(sockets("m1", 2, 5559))
+		r, s, _ := autoFed(t, e)
+		synctest.Wait()
+		if w := s.sets[0][0]; w.Transport != load.TransportUnspecified || w.TransportReason != asking || s.note("w") != asking || len(s.ends()) != 0 {
+			t.Errorf("before the answer: %+v, note %q, targets %q", w, s.note("w"), s.ends())
+		}
+		learned()
+		reg := registration(t, r, "w")
+		want := load.Worker{ID: "w", URL: "http://w:1", Origin: "w:1", Role: load.RoleRegular, Models: []string{"m1"}, ExpectedRanks: 2,
+			Transport: load.TransportZMQ, TransportReason: "zmq: the engine advertises load port 5559"}
+		if !reg.Worker.Equal(want) || reg.State != load.RegistrationNotNeeded || reg.Reason != "" || reg.ProbeError != "" {
+			t.Errorf("%+v, want %+v that needs no lease", reg, want)
+		}
+		if got := s.ends(); !slices.Equal(got, []string{"w 0 w:5559", "w 1 w:5560"}) || s.note("w") != "" || len(s.sets) != 2 || len(s.targets) != 2 {
+			t.Errorf("targets %q, note %q after %d sets and %d targets", got, s.note("w"), len(s.sets), len(s.targets))
+		}
+		elapse(time.Minute)
+		if len(e.seen()) != 0 {
+			t.Error("an engine that is fed over ZMQ was asked to push as well (rule ID6)")
+		}
+		if len(s.sets) != 2 || len(s.targets) != 2 {
+			t.Errorf("%d sets and %d targets, want no more while nothing changes", len(s.sets), len(s.targets))
+		}
+		if figure(t, r, "registered_transports", "transport=zmq") != 1 || figure(t, r, "server_info_probes_total", "outcome=answered") != float64(len(e.asked())) {
+			t.Error("metrics do not show it")
+		}
+	})
+}
+
+func TestProbe_EngineWithoutLoadSocketsPushes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := saying(`{"dp_size":4,"disaggregation_mode":"prefill"}`)
+		r, s, _ := autoFed(t, e)
+		learned()
+		reg := registration(t, r, "w")
+		if w := reg.Worker; w.Transport != load.TransportPush || w.Role != load.RolePrefill || w.ExpectedRanks != 4 ||
+			w.TransportReason != "push: the engine advertises no load port" || reg.State != load.RegistrationLeased {
+			t.Errorf("%+v, want it leased as a prefill worker of 4 ranks", reg)
+		}
+		if len(e.seen()) != 1 || len(s.ends()) != 0 {
+			t.Errorf("%d requests to push, targets %q", len(e.seen()), s.ends())
+		}
+	})
+}
+
+func TestProbe_AsksEachIntervalWithJitter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := saying(sockets("m1", 1, 5559))
+		autoFed(t, e)
+		elapse(20 * time.Minute)
+		asked := e.asked()
+		gaps := map[time.Duration]bool{}
+		for i := 1; i < len(asked); i++ {
+			gap := asked[i].Sub(asked[i-1])
+			gaps[gap] = true
+			if gap < 9*time.Second || gap >= 11*time.Second {
+				t.Fatalf("asked after %v, want 9 to 11 s", gap)
+			}
+		}
+		if len(asked) < 109 || len(gaps) < len(asked)/2 {
+			t.Errorf("%d times with %d different gaps in 20 minutes", len(asked), len(gaps))
+		}
+	})
+}
+
+// What an engine that does not say what it is gets, and when.
+func TestProbe_EachFailure(t *testing.T) {
+	const never = time.Hour
+	say := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
+	}
+	status := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+	}
+	for _, tt := range []struct {
+		name   string
+		info   http.HandlerFunc // nil: nobody is there
+		least  time.Duration    // until it pushes
+		most   time.Duration
+		reason string
+	}{
+		{"401 (case K9)", status(401), 0, 0, "HTTP 401: the engine wants its API key for /server_info: name a file that holds it as api_key_file"},
+		{"403", status(403), 0, 0, "HTTP 403"},
+		{"404", status(404), 0, 0, "HTTP 404: the engine has no /server_info"},
+		{"405", status(405), 0, 0, "HTTP 405"},
+		{"418", status(418), 0, 0, "HTTP 418"},
+		{"501", status(501), 0, 0, "HTTP 501"},
+		{"redirect to itself (case K1)", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, 302) }, 0, 0, "HTTP 302: redirects are not followed"},
+		{"HTML with status 200 (case K9)", say("<html>502</html>"), 0, 0, "HTTP 200: /server_info is no JSON object"},
+		{"half an object", say(`{"dp_size":2`), 0, 0, "HTTP 200: /server_info is no JSON object"},
+		{"a huge one", say(`{"a":"` + strings.Repeat("x", maxInfoBytes) + `"}`), 0, 0, "HTTP 200: /server_info is larger than any engine's"},
+		{"no answer", hang, 2 * time.Second, 2 * time.Second, "the engine does not answer in time"},
+		{"a byte a second (case K1)", func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "{")
+			for r.Context().Err() == nil {
+				_, _ = io.WriteString(w, " ")
+				w.(http.Flusher).Flush()
+				select {
+				case <-r.Context().Done():
+				case <-time.After(time.Second):
+				}
+			}
+		}, 2 * time.Second, 3 * time.Second, "the engine does not answer in time"},
+		{"503", status(503), 15 * time.Second, 17 * time.Second, "HTTP 503: the engine cannot answer /server_info"},
+		{"429", status(429), 15 * time.Second, 21 * time.Second, "HTTP 429"},
+		{"connection cut", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 15 * time.Second, 17 * time.Second, "the connection closed without an answer"},
+		{"connection refused", nil, never, never, "connection refused"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &fakeEngine{}
+				e.informWith(tt.info)
+				engines := map[string]http.Handler{}
+				if tt.info != nil {
+					engines["w:1"] = e
+				}
+				r, s, _ := fleetOf(t, engines, Options{Static: []Spec{{ID: "w", URL: "w:1"}}})
+				// One nanosecond before the earliest moment, and after the latest.
+				elapse(max(0, tt.least-1))
+				synctest.Wait()
+				if reg := registration(t, r, "w"); tt.least > 0 && (reg.Worker.Transport != load.TransportUnspecified || reg.State != load.RegistrationPending) {
+					t.Errorf("%+v after %v, want it not chosen yet", reg, tt.least)
+				}
+				if tt.most == never {
+					if reg := registration(t, r, "w"); reg.Reason != asking+": "+tt.reason || s.note("w") != reg.Reason || reg.ProbeError != tt.reason {
+						t.Errorf("%+v with note %q, want the reason %q", reg, s.note("w"), tt.reason)
+					}
+					return
+				}
+				elapse(tt.most - max(0, tt.least-1))
+				learned()
+				reg := registration(t, r, "w")
+				if w := reg.Worker; w.Transport != load.TransportPush || w.Role != load.RoleRegular || !strings.HasPrefix(w.TransportReason, "push: "+tt.reason) {
+					t.Errorf("%+v after %v, want it to push because %q", reg, tt.most, tt.reason)
+				}
+				if reg.State != load.RegistrationLeased || !strings.HasPrefix(reg.ProbeError, tt.reason) {
+					t.Errorf("%+v, want it leased, and why /server_info failed", reg)
+				}
+			})
+		})
+	}
+}
+
+// Case K2: an engine that is busy for five minutes does not lose what was known of it.
+func TestProbe_FailureTakesNothingAway(t *testing.T) {
+	for _, tt := range []struct{ name, info string }{
+		{"zmq", sockets("m1", 4, 5559)}, {"push", `{"dp_size":4,"disaggregation_mode":"decode"}`},
+	} {
+		for _, trouble := range []struct {
+			name, shown string
+			info        http.HandlerFunc
+		}{
+			{"hangs", "the engine does not answer in time", hang},
+			{"fails", "HTTP 500: the engine cannot answer /server_info: tried again soon", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }},
+			{"talks nonsense", "HTTP 200: /server_info is no JSON object: check that the address is an engine's own",
+				func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"dp_size":1`) }},
+		} {
+			t.Run(tt.name+" "+trouble.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := saying(tt.info)
+					var open, most atomic.Int32
+					r, s, _ := autoFed(t, e)
+					elapse(time.Minute)
+					before, sets, targets := registration(t, r, "w"), len(s.sets), len(s.targets)
+					e.informWith(func(w http.ResponseWriter, r *http.Request) {
+						most.Store(max(most.Load(), open.Add(1)))
+						defer open.Add(-1)
+						trouble.info(w, r)
+					})
+					elapse(5 * time.Minute)
+					during := registration(t, r, "w")
+					if !during.Worker.Equal(before.Worker) || during.State != before.State || during.Reason != before.Reason {
+						t.Errorf("%+v, want it as before: %+v", during, before)
+					}
+					if during.ProbeError != trouble.shown {
+						t.Errorf("probe error %q, want %q", during.ProbeError, trouble.shown)
+					}
+					if len(s.sets) != sets || len(s.targets) != targets || s.note("w") != "" {
+						t.Errorf("%d sets, %d targets, note %q; want nothing new", len(s.sets)-sets, len(s.targets)-targets, s.note("w"))
+					}
+					if most.Load() != 1 {
+						t.Errorf("%d requests at once", most.Load())
+					}
+					e.says(tt.info)
+					elapse(13 * time.Second)
+					if after := registration(t, r, "w"); after.ProbeError != "" || len(s.sets) != sets {
+						t.Errorf("%+v after it answers again", after)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Case E4: fewer ranks are one change, everywhere.
+func TestProbe_FewerRanksAreOneChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := saying(sockets("m1", 8, 5559))
+		_, s, _ := autoFed(t, e)
+		learned()
+		before := s.targets[len(s.targets)-1]
+		sets, targets := len(s.sets), len(s.targets)
+		e.says(sockets("m1", 2, 5559))
+		elapse(12 * time.Second)
+		if len(s.sets) != sets+1 || len(s.targets) != targets+1 {
+			t.Fatalf("%d sets and %d targets, want one each", len(s.sets)-sets, len(s.targets)-targets)
+		}
+		if w := s.sets[sets][0]; w.ExpectedRanks != 2 {
+			t.Errorf("%d ranks are expected, want 2", w.ExpectedRanks)
+		}
+		if got := s.targets[targets]; !slices.Equal(got, before[:2]) {
+			t.Errorf("targets %+v, want the first two as they were: %+v", got, before[:2])
+		}
+	})
+}
+
+func TestProbe_ChangedAnswerIsAskedAboutAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := saying(sockets("m1", 8, 5559))
+		autoFed(t, e)
+		elapse(time.Minute)
+		e.says(sockets("m1", 2, 5559))
+		n := len(e.asked())
+		elapse(13 * time.Second)
+		if asked := e.asked(); len(asked) < n+2 || asked[n+1].Sub(asked[n]) != nudgeFloor {
+			t.Errorf("asked %d times, want again %v after the change", len(asked)-n, nudgeFloor)
+		}
+	})
+}
+
+// A restarted engine may be another (cases A4 and L4): whatever was taken from the one before is not the new one's.
+func TestProbe_AnotherEngineAtTheSameAddress(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		before, after string
+		want          string
+	}{
+		{"another model", sockets("m1", 1, 5559), sockets("m2", 1, 5559), `plain zmq ["m2"] 1`},
+		{"another role", sockets("m1", 1, 5559), strings.Replace(sockets("m1", 1, 5559), `"null"`, `"decode"`, 1), `decode zmq ["m1"] 1`},
+		{"another port", sockets("m1", 1, 5559), sockets("m1", 1, 5600), `plain zmq ["m1"] 0`},
+		{"no load sockets any more", sockets("m1", 1, 5559), `{"served_model_name":"m1"}`, `plain push [] 0`},
+		{"load sockets now", `{"served_model_name":"m1","disaggregation_mode":"null"}`, sockets("m1", 1, 5559), `plain zmq ["m1"] 0`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := saying(tt.before)
+				r, s, _ := autoFed(t, e)
+				learned()
+				e.says(tt.after)
+				r.Nudge("w") // its stream has ended
+				elapse(nudgeFloor)
+				learned()
+				w := registration(t, r, "w").Worker
+				generation := uint64(0)
+				if ends := s.targets[len(s.targets)-1]; len(ends) > 0 {
+					generation = ends[0].Generation
+				}
+				if got := fmt.Sprintf("%s %s %q %d", w.Role, w.Transport, w.Models, generation); got != tt.want {
+					t.Errorf("%s, want %s", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// An engine that contradicts its registration is not fed over ZMQ, and is as soon as it agrees.
+func TestProbe_ContradictionTakesTheTargetsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := saying(sockets("m1", 1, 5559))
+		r, s, _ := fleetOf(t, map[string]http.Handler{"w:1": e}, Options{Static: []Spec{{ID: "w", URL: "w:1", Models: []string{"m1"}}}})
+		learned()
+		if len(s.ends()) != 1 {
+			t.Fatalf("targets %q", s.ends())
+		}
+		e.says(sockets("m2", 1, 5559))
+		elapse(12 * time.Second)
+		const why = `the engine serves model "m2" and "m1" is registered: correct the models`
+		if reg := registration(t, r, "w"); len(s.ends()) != 0 || s.note("w") != why || reg.Reason != why || reg.Worker.Transport != load.TransportZMQ {
+			t.Errorf("%+v, targets %q, note %q", reg, s.ends(), s.note("w"))
+		}
+		e.says(sockets("m1", 1, 5559))
+		elapse(12 * time.Second)
+		if len(s.ends()) != 1 || s.note("w") != "" {
+			t.Errorf("targets %q, note %q", s.ends(), s.note("w"))
+		}
+	})
+}
+
+// Case E7: a rank without a socket says why, and no longer does when it has one.
+func TestProbe_RanksThatAreNotDialledSayWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := saying(sockets("m1", 4, 65533))
+		_, s, _ := autoFed(t, e)
+		learned()
+		if got := s.ends(); !slices.Equal(got, []string{"w 0 w:65533", "w 1 w:65534", "w 2 w:65535"}) || s.rankNote("w", 2) != "" ||
+			s.rankNote("w", 3) != "load port 65536 is beyond 65535: start the engine with a lower load port" {
+			t.Errorf("targets %q, notes %q", got, s.ranks)
+		}
+		e.says(sockets("m1", 4, 5559))
+		elapse(12 * time.Second)
+		if len(s.ends()) != 4 || s.rankNote("w", 3) != "" {
+			t.Errorf("targets %q, notes %q", s.ends(), s.ranks)
+		}
+	})
+}
+
+func TestProbe_NudgesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := saying(sockets("m1", 1, 5559))
+		r, _, _ := autoFed(t, e)
+		elapse(5 * time.Second)
+		r.Probe("w")
+		r.Probe("nobody")
+		synctest.Wait()
+		if n := len(e.asked()); n != 2 {
+			t.Fatalf("asked %d times, want again at once", n)
+		}
+		for range 6000 { // doubts come with every report
+			r.Probe("w")
+			elapse(10 * time.Millisecond)
+		}
+		asked := e.asked()
+		for i := 2; i < len(asked); i++ {
+			if gap := asked[i].Sub(asked[i-1]); gap < nudgeFloor {
+				t.Errorf("asked after %v, want at least %v", gap, nudgeFloor)
+			}
+		}
+		if len(asked) > 12 {
+			t.Errorf("asked %d times in a minute of doubts", len(asked))
+		}
+		elapse(30 * time.Second)
+		for n := len(e.asked()); len(e.asked()) == n; { // the next one is 9 s away
+			elapse(10 * time.Millisecond)
+		}
+		elapse(nudgeFloor)
+		n := len(e.asked())
+		r.Probe("w")
+		synctest.Wait()
+		if got := len(e.asked()); got != n+1 {
+			t.Errorf("a doubt after quiet: asked %d times, want at once", got-n)
+		}
+	})
+}
+
+// An engine that was away is asked as soon as it is back, and until then rarely (case K8).
+func TestProbe_EngineThatComesUpIsFound(t *testing.T) {
+	for _, away := range []time.Duration{time.Second, time.Minute, time.Hour} {
+		t.Run(away.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, s, n := fleetOf(t, nil, Options{Static: []Spec{{ID: "w", URL: "w:1"}}})
+				elapse(away)
+				n.mu.Lock()
+				tries := n.dials["w:1"]
+				n.mu.Unlock()
+				if most := 20 + int(away/(2500*time.Millisecond)); tries > most {
+					t.Errorf("%d tries in %v, want at most %d", tries, away, most)
+				}
+				t.Cleanup(n.serve("w:1", saying(sockets("m1", 1, 5559))))
+				elapse(6 * time.Second)
+				if registration(t, r, "w").Worker.Transport != load.TransportZMQ || len(s.ends()) != 1 {
+					t.Errorf("%+v, targets %q", registration(t, r, "w"), s.ends())
+				}
+			})
+		})
+	}
+}
+
+// A worker that pushes is asked to push within two seconds of its engine's return, whatever /server_info does.
+func TestProbe_DoesNotDelayARestartedPusher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, e := newPipes(), saying(`{}`)
+		stop := n.serve("w:1", e)
+		r := mustNew(t, Options{Static: []Spec{{ID: "w", URL: "w:1"}}})
+		n.use(r)
+		start(t, r)
+		elapse(57 * time.Second)
+		stop()
+		r.Nudge("w")
+		elapse(900 * time.Millisecond)
+		again := &fakeEngine{}
+		again.informWith(hang)
+		t.Cleanup(n.serve("w:1", again))
+		elapse(2 * time.Second)
+		if len(again.seen()) == 0 {
+			t.Error("not asked within 2 s")
+		}
+	})
+}
+
+// What is known belongs to the address: it survives every other change of the configuration.
+func TestProbe_WhatIsKnownSurvivesAReload(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("k"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	base := Spec{ID: "w", URL: "w:1"}
+	for _, tt := range []struct {
+		name string
+		edit func(*Spec)
+		kept bool
+	}{
+		{"zone", func(s *Spec) { s.Zone = "z" }, true},
+		{"role", func(s *Spec) { s.Role = load.RoleRegular }, true},
+		{"expected ranks", func(s *Spec) { s.ExpectedRanks = 2 }, true},
+		{"API key", func(s *Spec) { s.APIKeyFile = key }, true},
+		{"token", func(s *Spec) { s.TokenFile = key }, true},
+		{"address", func(s *Spec) { s.URL = "w:2" }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := saying(sockets("m1", 2, 5559))
+				r, s, _ := fleetOf(t, map[string]http.Handler{"w:1": e}, Options{Static: []Spec{base}})
+				learned()
+				e.informWith(hang)
+				changed := base
+				tt.edit(&changed)
+				if err := r.SetStatic([]Spec{changed}); err != nil {
+					t.Fatal(err)
+				}
+				if w := registration(t, r, "w").Worker; (w.Transport == load.TransportZMQ) != tt.kept || (len(s.ends()) == 2) != tt.kept {
+					t.Errorf("%+v, targets %q", w, s.ends())
+				}
+			})
+		})
+	}
+}
+
+// Case K7: engines of the current list are asked, and no others.
+func TestProbe_StopsWithItsWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := saying(sockets("m1", 1, 5559)), saying(sockets("m1", 1, 5559))
+		r, s, _ := fleetOf(t, map[string]http.Handler{"a:1": a, "b:1": b}, Options{Static: []Spec{{URL: "a:1"}}})
+		for i := range 100 {
+			if err := r.SetStatic([]Spec{{URL: []string{"b:1", "a:1"}[i%2]}}); err != nil {
+				t.Fatal(err)
+			}
+			elapse(50 * time.Millisecond)
+		}
+		learned()
+		n, m := len(a.asked()), len(b.asked())
+		elapse(time.Minute)
+		if len(b.asked()) != m || len(a.asked()) < n+5 || len(a.asked()) > n+7 {
+			t.Errorf("asked %d and %d times more", len(a.asked())-n, len(b.asked())-m)
+		}
+		if got := s.ends(); !slices.Equal(got, []string{"a:1 0 a:5559"}) {
+			t.Errorf("targets %q", got)
+		}
+	})
+}
+
+// WIRE section 3: the key of /server_info is not the one of /v1/start_reporting. Case N1: neither is shown.
+func TestProbe_HasItsOwnKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		admin, api := filepath.Join(dir, "admin"), filepath.Join(dir, "api")
+		for path, key := range map[string]string{admin: "sentinel-admin", api: "sentinel-wrong"} {
+			if err := os.WriteFile(path, []byte(key), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e := &fakeEngine{key: "sentinel-admin"}
+		e.informWith(func(w http.ResponseWriter, r *http.Request) {
+			if got := r.Header.Get("Authorization"); got != "Bearer sentinel-api" {
+				w.WriteHeader(http.StatusUnauthorized)
+				_, _ = io.WriteString(w, got)
+				return
+			}
+			_, _ = io.WriteString(w, `{"api_key":"sentinel-1","admin_api_key":"sentinel-2","dp_size":3,"server_args":{"api_key":"sentinel-1"}}`)
+		})
+		var log bytes.Buffer
+		r, s, _ := fleetOf(t, map[string]http.Handler{"w:1": e}, Options{
+			Static: []Spec{{ID: "w", URL: "w:1", TokenFile: admin, APIKeyFile: api}},
+			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		})
+		learned()
+		var shown strings.Builder
+		look := func() load.Registration {
+			reg := registration(t, r, "w")
+			fmt.Fprintln(&shown, reg, s.note("w"), s.sets, s.targets)
+			return reg
+		}
+		if reg := look(); reg.ProbeError != "HTTP 401: the engine does not take the API key in "+api+" for /server_info: put its own there" ||
+			reg.State != load.RegistrationLeased {
+			t.Errorf("%+v with a wrong key", reg)
+		}
+		if err := os.WriteFile(api, []byte("sentinel-api\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		elapse(12 * time.Second)
+		if reg := look(); reg.ProbeError != "" || reg.Worker.ExpectedRanks != 3 {
+			t.Errorf("%+v with the right key", reg)
+		}
+		if err := os.Remove(api); err != nil {
+			t.Fatal(err)
+		}
+		elapse(12 * time.Second)
+		if reg := look(); !strings.Contains(reg.ProbeError, "token file "+api) || reg.Worker.ExpectedRanks != 3 {
+			t.Errorf("%+v without the file", reg)
+		}
+		for _, m := range r.Metrics() {
+			m.Collect(func(v float64, labels ...load.Label) { fmt.Fprintln(&shown, m.Name, m.Help, v, labels) })
+		}
+		if all := shown.String() + log.String(); strings.Contains(all, "sentinel") {
+			t.Errorf("a key shows in\n%s", all)
+		}
+	})
+}
+
+// An episode of trouble is one line, and a fleet of older engines is no trouble.
+func TestProbe_LogsEpisodes(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		info  http.HandlerFunc
+		level string
+	}{
+		{"hangs", hang, "WARN"},
+		{"old engine", http.NotFound, "INFO"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &fakeEngine{}
+				e.informWith(tt.info)
+				var log bytes.Buffer
+				fleetOf(t, map[string]http.Handler{"w:1": e}, Options{Static: []Spec{{ID: "w", URL: "w:1"}}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				elapse(10 * time.Minute)
+				e.says(`{}`)
+				elapse(time.Minute)
+				synctest.Wait()
+				if n := strings.Count(log.String(), "worker=w "); n != 2 || strings.Count(log.String(), "level="+tt.level+` msg="the engine does not say`) != 1 {
+					t.Errorf("want one line about the trouble and one about its end:\n%s", &log)
+				}
+			})
+		})
+	}
+}
