@@ -3,6 +3,7 @@ package aggregator
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/loadmonitor/loadmonitor/load"
 	"github.com/loadmonitor/loadmonitor/validator"
@@ -84,7 +85,7 @@ func (a *Aggregator) refuseLocked(w *worker, err error) {
 func (a *Aggregator) keepLocked(w *worker, r *load.Report, now load.Instant, newSource bool) {
 	changed := newSource || w.refused != "" || w.turnedAway != "" || w.lastError != r.LastError ||
 		w.unreachable != (r.Status == load.StatusUnreachable)
-	w.sequence, w.reportTime = r.Sequence, r.ReportTimeUnixMs
+	w.sequence, w.reportTime = r.Sequence, max(0, r.ReportTimeUnixMs)
 	w.lastError, w.refused, w.turnedAway = r.LastError, "", ""
 	w.unreachable = r.Status == load.StatusUnreachable
 	if w.unreachable {
@@ -125,6 +126,10 @@ func (a *Aggregator) keepRanksLocked(w *worker, r *load.Report, now load.Instant
 		s.prefillSeen = validator.Normalise(in, s.prefillSeen)
 		starting := validator.Starting(in)
 		over = over || validator.OverCapacity(in)
+		// A mark says nothing of the sample, so one that grows old under unchanged values is news.
+		if !changed && aged(w.ranks[i].SampleAgeMs, ages[i], w.window) {
+			changed = true
+		}
 		changed = changed || s.expired || s.Unreachable || starting != s.Starting || stale[i] != s.SampleStale ||
 			!w.ranks[i].Load.SameLoad(in)
 		if s.prefill.observe(in) {
@@ -149,6 +154,13 @@ func (a *Aggregator) keepRanksLocked(w *worker, r *load.Report, now load.Instant
 	}
 	a.queueLocked(w, now+micros(w.window))
 	return changed
+}
+
+// aged reports whether a sample age differs from the published one by more than a quarter of the window, or is known
+// where the other is not.
+func aged(published, now int64, window time.Duration) bool {
+	quarter := window.Milliseconds() / 4
+	return (published < 0) != (now < 0) || now-published > quarter || published-now > quarter
 }
 
 func sameRanks(have []load.Rank, got []load.RankLoad) bool {

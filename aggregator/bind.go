@@ -62,7 +62,7 @@ func (a *Aggregator) findLocked(st *load.Stream, r *load.Report) (*worker, error
 			w.anomalies |= load.SourceConflict
 			a.markDirtyLocked(w)
 		}
-		return nil, fmt.Errorf("worker %s: source instance %q: %w", w.spec.ID, r.SourceInstance, load.ErrRetiredSource)
+		return nil, a.turnAwayLocked(w, fmt.Errorf("source instance %q: %w", r.SourceInstance, load.ErrRetiredSource))
 	}
 	return w, nil
 }

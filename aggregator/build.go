@@ -17,6 +17,8 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 		r, s := &w.ranks[i], &w.state[i]
 		r.Received = s.Received
 		r.Freshness, r.Reason = validator.RankFreshness(s.RankState, now, w.window)
+		// Whatever made this publication, the deadline may have passed since anybody looked: the next report must know.
+		s.expired = s.Received != 0 && now >= s.Deadline(w.window)
 		if s.note != "" && r.Freshness != load.Fresh {
 			r.Reason += "; " + s.note
 		}
@@ -48,6 +50,7 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 	}
 	w.described = false
 	st.Freshness, st.Reason = validator.WorkerFreshness(w.spec.ExpectedRanks, ranks, w.unreachable)
+	w.fresh = st.Freshness == load.Fresh
 	st.Reason = a.reasonLocked(w, st)
 	if validator.Present(w.spec.ExpectedRanks, ranks) {
 		st.Aggregate = aggregate(ranks, w.state)

@@ -313,3 +313,74 @@ func TestFR6_MarksAreBatched(t *testing.T) {
 		}
 	})
 }
+
+// Case C7's kind: whatever makes a publication show a worker as stale, its next report makes it fresh, equal or not.
+func TestFR4_AWorkerBuiltAtItsDeadlineIsFreshWithItsNextReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.SetWorkers([]load.Worker{w(5)})
+		st := push()
+		if err := a.Apply(st, report(5, "srcA", 1, rank(0))); err != nil {
+			t.Fatal(err)
+		}
+		freshness := func() load.Freshness {
+			e, _ := a.Current().Snapshot.Workers.Find("w5")
+			return e.Freshness
+		}
+		// The publisher was held up between its look at the deadlines and the building of a dirty worker.
+		time.Sleep(DefaultWindow)
+		a.publish(true)
+		if f := freshness(); f != load.Stale {
+			t.Fatalf("%s at the deadline, want stale", f)
+		}
+		if err := a.Apply(st, report(5, "srcA", 2, rank(0))); err != nil {
+			t.Fatal(err)
+		}
+		a.publish(true)
+		if f := freshness(); f != load.Fresh {
+			t.Errorf("%s after a report with equal values, want fresh", f)
+		}
+	})
+}
+
+// Rule VAL5: a sample that grows old under equal values is shown before it is stale.
+func TestVAL5_AnAgeingSampleIsAChange(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{w(5)})
+		st := push()
+		sampled := time.Now().UnixMilli()
+		for seq := range uint64(12) {
+			r := report(5, "srcA", seq+1, rank(0, func(r *load.RankLoad) { r.SnapshotTimeUnixMs = sampled }))
+			r.ReportTimeUnixMs = time.Now().UnixMilli()
+			f.apply(st, r)
+			time.Sleep(DefaultRefreshInterval)
+			e := f.worker("w5")
+			age := r.ReportTimeUnixMs - sampled
+			if shown := e.Ranks[0].SampleAgeMs; age-shown > DefaultWindow.Milliseconds()/4 {
+				t.Errorf("sample age %d ms is shown as %d ms", age, shown)
+			}
+			time.Sleep(150 * time.Millisecond)
+		}
+	})
+}
+
+// A worker that reports and is not fresh shows that it reports.
+func TestFR6_ReportsOfAWorkerWithoutAFreshRankShowTheirReceipt(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{w(5)})
+		st := push()
+		starting := setInt(load.MaxTotalNumTokens, 0)
+		for seq := range uint64(5) {
+			before := f.Now()
+			f.apply(st, report(5, "srcA", seq+1, rank(0, starting)))
+			time.Sleep(DefaultRefreshInterval)
+			if e := f.want("w5", load.Stale); e.Ranks[0].Received < before {
+				t.Errorf("receipt %d, want the newest report's, from %d on", e.Ranks[0].Received, before)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}

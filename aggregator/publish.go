@@ -125,12 +125,7 @@ func (a *Aggregator) publish(marks bool) {
 			p.summary.Add(w.entry.Freshness, -1)
 		}
 	}
-	a.each(dirty, func(w *worker, now load.Instant) {
-		w.isDirty = false
-		if w.gone {
-			return
-		}
-		e := a.buildLocked(w, s.Version, now)
+	set := func(w *worker, e *load.Entry) {
 		if w.entry != nil {
 			p.summary.Add(w.entry.Freshness, -1)
 		}
@@ -139,20 +134,24 @@ func (a *Aggregator) publish(marks bool) {
 		if order == nil {
 			edit.Set(w.index, e)
 		}
+	}
+	a.each(dirty, func(w *worker, now load.Instant) {
+		w.isDirty = false
+		if !w.gone {
+			set(w, a.buildLocked(w, s.Version, now))
+		}
 	})
-	a.each(refreshed, func(w *worker, _ load.Instant) {
+	a.each(refreshed, func(w *worker, now load.Instant) {
 		w.isMarked = false
 		if w.gone || w.isDirty || w.entry == nil || w.entry.ChangedVersion == s.Version {
 			return
 		}
 		e := a.markLocked(w, s.Version)
 		if e.Refreshed == 0 {
-			return // no rank is fresh: there is nothing to refresh
+			// Marks vouch for fresh ranks only. Where there is none, the new receipts are content.
+			e = a.buildLocked(w, s.Version, now)
 		}
-		w.entry = e
-		if order == nil {
-			edit.Set(w.index, e)
-		}
+		set(w, e)
 	})
 	if order == nil {
 		s.Workers = edit.Table()

@@ -39,6 +39,7 @@ type worker struct {
 	state  []rankState
 
 	// What is to be published, and when time changes it.
+	fresh    bool // as built last
 	isDirty  bool // stands in Aggregator.dirty
 	isMarked bool // stands in Aggregator.refreshed
 	isQueued bool // stands in Aggregator.deadlines

@@ -96,7 +96,9 @@ func (a *Aggregator) SetNote(id, note string) {
 	defer a.mu.Unlock()
 	if w := a.workers[id]; w != nil && w.note != note {
 		w.note = note
-		a.markDirtyLocked(w)
+		if !w.fresh {
+			a.markDirtyLocked(w)
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ var (
 	// ErrSourceInstance: the source instance is empty or longer than 256 bytes.
 	ErrSourceInstance = refusal("source_instance", "source_instance_id must have 1 to 256 bytes")
 	// ErrRetiredSource: a newer source instance has replaced this one (rule ID4).
-	ErrRetiredSource = refusal("retired_source", "this source instance was replaced by a newer one")
+	ErrRetiredSource = refusal("retired_source", "this source instance was replaced by a newer one: restart the engine if it is the right one")
 	// ErrWrongTransport: the worker's configured transport is another one (rule ID6).
 	ErrWrongTransport = refusal("wrong_transport", "this worker is fed over another transport")
 )

@@ -111,10 +111,6 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 		if err := stream.RecvMsg(&in); err != nil {
 			return s.recvEnd(err)
 		}
-		if waiting {
-			timer.Stop()
-			waiting = false
-		}
 		if err := st.Err(); err != nil {
 			return err
 		}
@@ -122,6 +118,10 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 		switch {
 		case err == nil:
 			troubled = false
+			if waiting {
+				timer.Stop()
+				waiting = false
+			}
 		case endsStream(err):
 			return err
 		case !troubled:

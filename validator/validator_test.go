@@ -103,7 +103,8 @@ func TestSequence_SEQ1(t *testing.T) {
 		want      error
 	}{
 		{"first", 0, 7, nil},
-		{"first may be anything in range", 0, math.MaxInt64, nil},
+		{"first may be large: the engine has long been running", 0, 1 << 48, nil},
+		{"a wild first one does not lock its source out (B5)", 0, math.MaxInt64, load.ErrSequenceJump},
 		{"next", 7, 8, nil},
 		{"holes mean nothing (B3)", 2, 500, nil},
 		{"equal is old", 7, 7, load.ErrSequenceOld},

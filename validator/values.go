@@ -6,6 +6,7 @@ import "github.com/loadmonitor/loadmonitor/load"
 // capacity of zero. Pushed prefill throughput of 0 is unknown until the source has sent one above 0 (older engines do
 // not have the field); prefillSeen says that it has, and the result is prefillSeen from now on.
 func Normalise(r *load.RankLoad, prefillSeen bool) bool {
+	r.SnapshotTimeUnixMs = max(0, r.SnapshotTimeUnixMs) // no time before 1970 was told in earnest
 	for _, s := range []load.FloatSignal{load.TokenUsage, load.CacheHitRate, load.Utilization} {
 		if v, ok := r.Float(s); ok && v < 0 {
 			r.UnsetFloat(s)
