@@ -3,6 +3,7 @@ package aggregator
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/loadmonitor/loadmonitor/load"
@@ -149,6 +150,42 @@ func TestApplyRank_OptionalCapacity(t *testing.T) {
 		e := f.want("w5", load.Fresh)
 		if _, ok := e.Aggregate.Int(load.FreeTokens); ok {
 			t.Error("free tokens of an unknown capacity are known")
+		}
+	})
+}
+
+// Case C7's kind: a rank that a publication caught at its deadline is fresh with its next message, equal or not, while
+// another rank is fresh all the time.
+func TestApplyRank_ARankBuiltAtItsDeadlineIsFreshWithItsNextMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.SetWorkers([]load.Worker{zmq(5, 2)})
+		sockets := []*load.Stream{socket(), socket()}
+		tell := func(r *load.RankReport) {
+			t.Helper()
+			if err := a.ApplyRank(sockets[r.Load.DPRank], r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		freshness := func() load.Freshness {
+			e, _ := a.Current().Snapshot.Workers.Find("w5")
+			return e.Freshness
+		}
+		tell(message(5, 0, 1))
+		tell(message(5, 1, 1))
+		time.Sleep(DefaultZMQWindow)
+		tell(message(5, 0, 2, running(2)))
+		a.publish(true) // nobody has looked at the deadlines
+		if f := freshness(); f != load.Stale {
+			t.Fatalf("%s at the deadline of rank 1, want stale", f)
+		}
+		tell(message(5, 1, 2))
+		a.publish(true)
+		if f := freshness(); f != load.Fresh {
+			t.Errorf("%s after a message of equal values, want fresh", f)
 		}
 	})
 }
