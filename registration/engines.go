@@ -150,6 +150,10 @@ func (e *engines) post(ctx context.Context, w load.Worker, tokenFile string) ans
 		return unanswered(req, err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode < http.StatusOK {
+		// After 101 the body is the connection itself, which neither ends nor heeds the context.
+		return judge(resp.StatusCode, resp.Header, nil, tokenFile)
+	}
 	answered, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
 	if err != nil {
 		a := failed(err)

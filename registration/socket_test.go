@@ -276,3 +276,22 @@ func TestSockets_ConnectionIsKeptForAddressesAndNotForNames(t *testing.T) {
 		}
 	}
 }
+
+// An engine that switches protocols and keeps the connection open is refused like any other wrong answer: it holds up
+// neither its own loop nor the end of the registry.
+func TestSockets_SwitchingProtocolsIsNoAnswer(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	addr := listen(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 4096))
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		<-release
+	})
+	r := mustNew(t, Options{Static: []Spec{{URL: addr, Role: load.RoleRegular, Transport: load.TransportPush}}})
+	stop := start(t, r)
+	all := settled(t, r, answered)
+	if all[0].State != load.RegistrationRefused || all[0].LastHTTPStatus != http.StatusSwitchingProtocols {
+		t.Errorf("state %d with status %d: %q, want refused with 101", all[0].State, all[0].LastHTTPStatus, all[0].Reason)
+	}
+	stop()
+}
