@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -24,7 +23,7 @@ func (p *program) newWatch() *cobra.Command {
 		Use:   "watch",
 		Short: "Follow a running monitor as a router does and print what changes",
 		Long: `Follow a running monitor as a router does, over gRPC, and print each worker whose freshness, reason or figures change.
--o json prints one object a line for each change; it goes on when the monitor is lost, and says so.`,
+It goes on when the monitor is lost, and says why. -o json prints one object a line for each change.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&addr, "grpc", server.DefaultGRPCAddr, "gRPC address of the monitor")
@@ -55,6 +54,9 @@ func (p *program) newWatch() *cobra.Command {
 		if duration > 0 {
 			end = time.After(duration)
 		}
+		// An interruption that the link timeout covers wakes nobody: routers have nothing to do about it.
+		look := time.NewTicker(200 * time.Millisecond)
+		defer look.Stop()
 		f := follower{out: cmd.OutOrStdout(), json: output == "json", shown: map[string]*client.Status{}}
 		for v := c.View(); ; v = c.View() {
 			if err := f.show(v); err != nil {
@@ -62,6 +64,7 @@ func (p *program) newWatch() *cobra.Command {
 			}
 			select {
 			case <-v.Changed():
+			case <-look.C:
 			case <-end:
 				return nil
 			case <-cmd.Context().Done():
@@ -77,8 +80,15 @@ type follower struct {
 	out   io.Writer
 	json  bool
 	shown map[string]*client.Status
-	epoch string
+	fleet fleetShown
 	link  string
+}
+
+// fleetShown is what a line about the fleet says: another epoch, state or completeness is worth another line.
+type fleetShown struct {
+	epoch    string
+	state    load.FleetState
+	complete bool
 }
 
 // change is one line of -o json: what happened, and to which worker where it is about one.
@@ -88,7 +98,7 @@ type change struct {
 	Epoch   string `json:"epoch"`
 	Version uint64 `json:"version"`
 
-	Link string `json:"link,omitempty"` // up, or why it is down
+	Link string `json:"link,omitempty"` // up, "interrupted: " and why, or why it is down
 
 	State    string `json:"state,omitempty"` // of the fleet
 	Complete *bool  `json:"complete,omitempty"`
@@ -104,15 +114,7 @@ type change struct {
 }
 
 func (f *follower) show(v *client.View) error {
-	link := "up"
-	if !v.Link.Up {
-		link = v.Link.Err.Error()
-		if errors.Is(v.Link.Err, client.ErrSilent) {
-			link = client.ErrSilent.Error() // its text counts seconds
-		}
-	}
-	link = strings.TrimPrefix(link, "client: ")
-	if link != f.link {
+	if link := linkText(v.Link); link != f.link {
 		f.link = link
 		if err := f.print(v, change{Event: "link", Link: link}); err != nil {
 			return err
@@ -121,10 +123,9 @@ func (f *follower) show(v *client.View) error {
 	if v.Epoch == "" {
 		return nil
 	}
-	if v.Epoch != f.epoch {
-		f.epoch = v.Epoch
-		complete := v.Complete()
-		if err := f.print(v, change{Event: "fleet", State: v.State.String(), Complete: &complete}); err != nil {
+	if fleet := (fleetShown{v.Epoch, v.State, v.Complete()}); fleet != f.fleet {
+		f.fleet = fleet
+		if err := f.print(v, change{Event: "fleet", State: v.State.String(), Complete: &fleet.complete}); err != nil {
 			return err
 		}
 	}
@@ -163,6 +164,17 @@ func (f *follower) show(v *client.View) error {
 	return nil
 }
 
+// linkText says how the monitor is heard. While a link that is up lacks a stream, freshness is still the monitor's word.
+func linkText(l client.Link) string {
+	switch {
+	case !l.Up:
+		return printable(strings.TrimPrefix(l.Err.Error(), "client: "))
+	case l.Trouble != nil:
+		return printable(fmt.Sprintf("interrupted: %v; trying again", l.Trouble))
+	}
+	return "up"
+}
+
 func (f *follower) print(v *client.View, c change) error {
 	now := time.Now()
 	c.Time, c.Epoch, c.Version = now.UTC().Format("2006-01-02T15:04:05.000Z07:00"), v.Epoch, v.Version
@@ -175,7 +187,7 @@ func (f *follower) print(v *client.View, c change) error {
 	case "link":
 		_, err = fmt.Fprintf(f.out, "%s  link    %s\n", clock, c.Link)
 	case "fleet":
-		_, err = fmt.Fprintf(f.out, "%s  fleet   %s, %s, version %d of epoch %s\n", clock, c.State, summaryLine(v.Summary), c.Version, c.Epoch)
+		_, err = fmt.Fprintf(f.out, "%s  fleet   %s, %s, version %d of epoch %s\n", clock, fleetText(c), summaryLine(v.Summary), c.Version, c.Epoch)
 	case "removed":
 		_, err = fmt.Fprintf(f.out, "%s  removed %s\n", clock, printable(c.WorkerID))
 	case "worker":
@@ -185,4 +197,11 @@ func (f *follower) print(v *client.View, c change) error {
 			printable(r.worker), r.freshness, r.ranks, r.running, r.waiting, r.usage, printable(r.reason))
 	}
 	return err
+}
+
+func fleetText(c change) string {
+	if *c.Complete {
+		return c.State + ", complete"
+	}
+	return c.State
 }
