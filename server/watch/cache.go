@@ -14,13 +14,14 @@ const maxCachedBytes = 64 << 20
 // bundle is one encoded update, or a heartbeat: what goes out to every watcher with the same view and base. It never
 // changes.
 type bundle struct {
-	frames []*shared
-	empty  bool // nothing but the version moved, so it can wait for the next heartbeat
-	size   int  // bytes that it adds to what its snapshot keeps
+	frames []*shared // none: nothing but the version moved, which can wait for the next heartbeat
+	size   int       // bytes that it adds to what its snapshot keeps
 }
 
-func newBundle(frames [][]byte, empty bool) *bundle {
-	b := &bundle{frames: share(frames), empty: empty}
+func (b *bundle) empty() bool { return len(b.frames) == 0 }
+
+func newBundle(frames [][]byte) *bundle {
+	b := &bundle{frames: share(frames)}
 	for _, f := range frames {
 		b.size += len(f)
 	}
@@ -38,10 +39,18 @@ type memo struct {
 
 // bundleKey names the bytes of a bundle: with the snapshot it says everything that they depend on.
 type bundleKey struct {
-	view      string
-	base      uint64
-	heartbeat bool
+	view string
+	base uint64
+	kind bundleKind
 }
+
+type bundleKind uint8
+
+const (
+	kindUpdate bundleKind = iota
+	kindAdvance
+	kindHeartbeat
+)
 
 // bundleCell is made under the lock and filled outside it, by one of those who want it while the others wait.
 type bundleCell struct {
@@ -52,25 +61,43 @@ type bundleCell struct {
 
 func newMemo() any { return &memo{bundles: make(map[bundleKey]*bundleCell)} }
 
-// updateFrames returns the frames that bring a reader of the view from base, which baseOf returned, to the snapshot.
+// updateFrames returns the frames that bring a reader of the view from base, which baseOf returned, to the snapshot; none
+// when they would hold nothing, which is the usual case for a filtered view and takes no look at the whole fleet.
 func (s *Service) updateFrames(snap *load.Snapshot, base uint64, v *view) *bundle {
-	return s.bundle(snap, bundleKey{view: v.name, base: base}, func() *bundle {
+	return s.bundle(snap, bundleKey{v.name, base, kindUpdate}, func() *bundle {
 		u := delta(snap, base, v)
-		if base != 0 && v.fullOnly {
-			return &bundle{frames: s.updateFrames(snap, 0, v).frames, empty: u.empty()}
+		switch {
+		case u.empty():
+			return &bundle{}
+		case base != 0 && v.fullOnly:
+			return &bundle{frames: s.updateFrames(snap, 0, v).frames}
 		}
-		frames := encodeUpdate(snap, &u, v, v.summary(snap), s.heartbeatMs, s.maxFrameBytes)
-		s.counters.framesEncoded.Add(uint64(len(frames)))
-		return newBundle(frames, u.empty())
+		return s.encode(snap, &u, v)
+	})
+}
+
+// advanceFrames returns the frames for a reader to whom updateFrames has nothing to say but the version.
+func (s *Service) advanceFrames(snap *load.Snapshot, base uint64, v *view) *bundle {
+	if v.fullOnly {
+		return s.updateFrames(snap, 0, v)
+	}
+	return s.bundle(snap, bundleKey{v.name, base, kindAdvance}, func() *bundle {
+		return s.encode(snap, &update{base: base}, v)
 	})
 }
 
 // heartbeatFrames returns the frame for a reader that holds the version and learns nothing new.
 func (s *Service) heartbeatFrames(snap *load.Snapshot, held uint64, v *view) *bundle {
-	return s.bundle(snap, bundleKey{view: v.name, base: held, heartbeat: true}, func() *bundle {
+	return s.bundle(snap, bundleKey{v.name, held, kindHeartbeat}, func() *bundle {
 		s.counters.framesEncoded.Add(1)
-		return newBundle([][]byte{encodeHeartbeat(snap.Epoch, held, v, s.heartbeatMs)}, true)
+		return newBundle([][]byte{encodeHeartbeat(snap.Epoch, held, v, s.heartbeatMs)})
 	})
+}
+
+func (s *Service) encode(snap *load.Snapshot, u *update, v *view) *bundle {
+	frames := encodeUpdate(snap, u, v, v.summary(snap), s.heartbeatMs, s.maxFrameBytes)
+	s.counters.framesEncoded.Add(uint64(len(frames)))
+	return newBundle(frames)
 }
 
 func (s *Service) bundle(snap *load.Snapshot, key bundleKey, build func() *bundle) *bundle {

@@ -60,7 +60,7 @@ func TestUpdateFrames_FullOnlySharesOnePicture(t *testing.T) {
 	v := mustView(t, loadmonitorpb.WatchRequest_builder{FullOnly: true}.Build())
 	first := svc.updateFrames(snap, 0, v).frames[0]
 	for base := uint64(1); base < 3; base++ {
-		if b := svc.updateFrames(snap, base, v); b.frames[0] != first || b.empty {
+		if b := svc.updateFrames(snap, base, v); b.empty() || b.frames[0] != first {
 			t.Errorf("base %d: own bytes or empty", base)
 		}
 	}
@@ -85,5 +85,22 @@ func TestUpdateFrames_BeyondTheBoundAreNotKept(t *testing.T) {
 	}
 	if len(m.bundles) != 0 {
 		t.Errorf("%d bundles are kept", len(m.bundles))
+	}
+}
+
+// A filtered view is spared the look at the whole fleet for what happens outside of it.
+func TestUpdateFrames_OfNothingAreNotEncoded(t *testing.T) {
+	t.Parallel()
+	f := bigFleet(50)
+	f.publish()
+	f.report("10.9.0.7:30000", 1)
+	snap := f.publish()
+	svc := newService(t, Options{Source: newSource(snap)})
+	v := mustView(t, filtered(loadmonitorpb.Filter_builder{Ids: []string{"10.9.0.8:30000"}}))
+	if b := svc.updateFrames(snap, 1, v); !b.empty() || svc.counters.framesEncoded.Load() != 0 {
+		t.Errorf("%d frames were encoded", svc.counters.framesEncoded.Load())
+	}
+	if b := svc.advanceFrames(snap, 1, v); b.empty() || b != svc.advanceFrames(snap, 1, v) {
+		t.Error("the frame that only advances is empty or not shared")
 	}
 }

@@ -175,22 +175,29 @@ func (w *watcher) first(p *load.Publication) error {
 		w.turn.lookedAt(time.Now(), base, p.Beat, false, true)
 		return w.send(w.s.heartbeatFrames(p.Snapshot, base, w.view))
 	}
-	b := w.s.updateFrames(p.Snapshot, base, w.view)
-	w.epoch, w.held = p.Snapshot.Epoch, p.Snapshot.Version
-	w.turn.lookedAt(time.Now(), w.held, p.Beat, !b.empty, true)
-	return w.send(b)
+	return w.bring(p, base, w.s.updateFrames(p.Snapshot, base, w.view), time.Now())
 }
 
 // look sends the publication's update. One without content waits until a beat wants a frame anyway: the watcher misses
 // nothing but the number of the version.
 func (w *watcher) look(p *load.Publication, now time.Time) error {
-	b := w.s.updateFrames(p.Snapshot, baseOf(p.Snapshot, w.epoch, w.held), w.view)
-	if b.empty && !w.turn.mustAnswer(p.Beat) {
+	base := baseOf(p.Snapshot, w.epoch, w.held)
+	b := w.s.updateFrames(p.Snapshot, base, w.view)
+	if b.empty() && !w.turn.mustAnswer(p.Beat) {
 		w.turn.lookedAt(now, p.Snapshot.Version, p.Beat, false, false)
 		return nil
 	}
+	return w.bring(p, base, b, now)
+}
+
+// bring sends what leads from base to the publication: the update, or where it is empty a frame that says so.
+func (w *watcher) bring(p *load.Publication, base uint64, b *bundle, now time.Time) error {
+	content := !b.empty()
+	if !content {
+		b = w.s.advanceFrames(p.Snapshot, base, w.view)
+	}
 	w.epoch, w.held = p.Snapshot.Epoch, p.Snapshot.Version
-	w.turn.lookedAt(now, w.held, p.Beat, !b.empty, true)
+	w.turn.lookedAt(now, w.held, p.Beat, content, true)
 	return w.send(b)
 }
 
