@@ -32,7 +32,7 @@ func (p *program) newSnapshot() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 		defer cancel()
-		body, err := fetchSnapshot(ctx, addr)
+		body, age, err := fetchSnapshot(ctx, addr)
 		if err != nil {
 			return err
 		}
@@ -40,7 +40,7 @@ func (p *program) newSnapshot() *cobra.Command {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", strings.TrimSpace(string(body)))
 			return err
 		}
-		return printSnapshot(cmd.OutOrStdout(), body)
+		return printSnapshot(cmd.OutOrStdout(), body, age)
 	}
 	return cmd
 }
@@ -56,27 +56,32 @@ func checkOutput(output string) error {
 	return nil
 }
 
-func fetchSnapshot(ctx context.Context, addr string) ([]byte, error) {
+// fetchSnapshot returns the newest snapshot and how old it was by the monitor's clock when it was sent.
+func fetchSnapshot(ctx context.Context, addr string) (body []byte, age time.Duration, err error) {
 	if !strings.Contains(addr, "://") {
 		addr = "http://" + addr
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(addr, "/")+"/v1/load_monitor/snapshot", nil)
 	if err != nil {
-		return nil, fmt.Errorf("http is %q: %w", addr, err)
+		return nil, 0, fmt.Errorf("http is %q: %w", addr, err)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no monitor answers (see --http): %w", err)
+		return nil, 0, fmt.Errorf("no monitor answers (see --http): %w", err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
+	body, err = io.ReadAll(resp.Body)
 	if err != nil {
-		return nil, fmt.Errorf("read the snapshot: %w", err)
+		return nil, 0, fmt.Errorf("read the snapshot: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %s: %.200s", req.URL, resp.Status, body)
+		return nil, 0, fmt.Errorf("%s answered %s: %.200s", req.URL, resp.Status, body)
 	}
-	return body, nil
+	ms, err := strconv.ParseInt(resp.Header.Get("Snapshot-Age-Ms"), 10, 64)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s does not say how old the snapshot is (Snapshot-Age-Ms): is it a load monitor?", req.URL)
+	}
+	return body, time.Duration(ms) * time.Millisecond, nil
 }
 
 // snapshotJSON is what the table needs of the REST snapshot.
@@ -106,13 +111,15 @@ type snapshotJSON struct {
 	}
 }
 
-func printSnapshot(w io.Writer, body []byte) error {
+// printSnapshot writes the table. A version is published when something changes, so the ages in it, which are as of its
+// capture, would stand still for a fleet that is dead: age, what has passed since then, is added to them.
+func printSnapshot(w io.Writer, body []byte, age time.Duration) error {
 	var s snapshotJSON
 	if err := json.Unmarshal(body, &s); err != nil {
 		return fmt.Errorf("the answer is not a snapshot: %w", err)
 	}
-	fmt.Fprintf(w, "epoch %s version %d at %s, %s: %d of %d workers fresh\n",
-		s.Epoch, s.Version, s.CapturedAt, s.Summary.State, s.Summary.Fresh, s.Summary.Workers)
+	fmt.Fprintf(w, "epoch %s version %d of %s, %s ago, %s: %d of %d workers fresh\n",
+		s.Epoch, s.Version, s.CapturedAt, ageCell(age), s.Summary.State, s.Summary.Fresh, s.Summary.Workers)
 	var rows []row
 	for _, x := range s.Workers {
 		r := row{
@@ -125,7 +132,7 @@ func printSnapshot(w io.Writer, body []byte) error {
 		}
 		r.ranks = ranksCell(x.Aggregate.RankCount, expected)
 		if x.ReceivedAgeMs != nil {
-			r.age = ageCell(time.Duration(*x.ReceivedAgeMs) * time.Millisecond)
+			r.age = ageCell(time.Duration(*x.ReceivedAgeMs)*time.Millisecond + age)
 		}
 		if v := x.Aggregate.NumRunningReqs; v != nil {
 			r.running = strconv.FormatInt(*v, 10)
