@@ -165,30 +165,28 @@ func (p *probe) once(fresh bool) inspection {
 // digest keeps what an answer says and decides when to ask again.
 func (p *probe) digest(in *inspection, now time.Time) plan {
 	t := p.engines.timing
-	next := plan{at: now.Add(t.probeIn()), earliest: now.Add(min(nudgeFloor<<min(p.moved, 8), t.probe))}
+	wait, earliest := t.probeIn(), min(nudgeFloor<<min(p.moved, 8), t.probe)
 	if in.outcome == granted {
 		p.failures = 0
 		if p.learn(in.facts) {
-			// Whatever changed may not have finished changing.
-			next.at = next.earliest
+			wait = earliest // whatever changed may not have finished changing
 		}
 		p.recovered()
-		return next
+		return plan{at: now.Add(wait), earliest: now.Add(earliest)}
 	}
 	if p.failures == 0 {
 		p.failing = now
 	}
 	young := now.Sub(p.failing) < t.lease
-	decided := p.fail(in, young)
-	if in.outcome.soon() && (young || !decided) {
-		wait := pause(p.failures, young && in.outcome != throttled)
-		if in.retryAfter > wait {
-			wait = in.retryAfter + jitter(backoffJitter)
-		}
-		next.at = now.Add(min(wait, next.at.Sub(now)))
+	enough := p.fail(in, young)
+	if in.outcome.soon() && (young || !enough) {
+		wait = min(wait, pause(p.failures, young && in.outcome != throttled))
+	}
+	if in.retryAfter > wait {
+		wait = min(in.retryAfter, t.slow) + jitter(backoffJitter)
 	}
 	p.failures++
-	return next
+	return plan{at: now.Add(wait), earliest: now.Add(earliest)}
 }
 
 // learn takes the engine's word and reports whether it said something else before.
@@ -208,7 +206,7 @@ func (p *probe) learn(f facts) (changed bool) {
 }
 
 // fail notes that there was no answer. It reports whether enough is known nevertheless.
-func (p *probe) fail(in *inspection, young bool) (decided bool) {
+func (p *probe) fail(in *inspection, young bool) (enough bool) {
 	definite := in.definite(young)
 	p.mu.Lock()
 	p.trouble = in.reason
@@ -223,8 +221,9 @@ func (p *probe) fail(in *inspection, young bool) (decided bool) {
 	if changed {
 		p.learned()
 	}
-	p.complain(in, definite || p.open && !k.decided())
-	return k.decided()
+	enough = k.decided() || !p.open
+	p.complain(in, definite || !enough)
+	return enough
 }
 
 // complain logs an episode of trouble once, if it matters: that an engine is away is shown by what feeds the worker.

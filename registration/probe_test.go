@@ -405,6 +405,30 @@ func TestProbe_NudgesAreBounded(t *testing.T) {
 	})
 }
 
+// An engine that asks for patience gets it, up to a minute.
+func TestProbe_RetryAfter(t *testing.T) {
+	for _, tt := range []struct {
+		header      string
+		least, most time.Duration
+	}{
+		{"1", time.Second, 2 * time.Second}, {"30", 30 * time.Second, 31 * time.Second}, {"86400", time.Minute, time.Minute + time.Second},
+		{"soon", 0, time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := &fakeEngine{}
+			e.informWith(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Retry-After", tt.header)
+				w.WriteHeader(503)
+			})
+			autoFed(t, e)
+			elapse(90 * time.Second)
+			if asked := e.asked(); len(asked) < 2 || asked[1].Sub(asked[0]) < tt.least || asked[1].Sub(asked[0]) >= tt.most {
+				t.Errorf("Retry-After %s: asked at %v, want the second time after %v to %v", tt.header, asked, tt.least, tt.most)
+			}
+		})
+	}
+}
+
 // An engine that was away is asked as soon as it is back, and until then rarely (case K8).
 func TestProbe_EngineThatComesUpIsFound(t *testing.T) {
 	for _, away := range []time.Duration{time.Second, time.Minute, time.Hour} {
