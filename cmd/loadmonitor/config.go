@@ -58,7 +58,7 @@ func configurable(f *pflag.Flag) bool {
 func setFlag(fs *pflag.FlagSet, f *pflag.Flag, values []string) error {
 	for _, v := range values {
 		if err := f.Value.Set(v); err != nil {
-			return fmt.Errorf("%s is %q: %w", f.Name, v, err)
+			return fmt.Errorf("%s is %q: %s", f.Name, v, wantOf(f, err))
 		}
 		f.Changed = true
 	}
@@ -98,7 +98,7 @@ func (s *settings) loadFile(fs *pflag.FlagSet, file string, given map[string]boo
 		case seen[key.Value]:
 			errs = append(errs, fmt.Errorf("%s: key %q stands twice: keep one", at, key.Value))
 		case key.Value == workersKey:
-			if s.specs, err = workersOf(at, value); err != nil {
+			if s.specs, err = workersOf(file, value); err != nil {
 				errs = append(errs, err)
 			}
 		default:
@@ -115,18 +115,6 @@ func (s *settings) loadFile(fs *pflag.FlagSet, file string, given map[string]boo
 		seen[key.Value] = true
 	}
 	return errors.Join(errs...)
-}
-
-// workersOf reads the list of workers as a workers file of its own.
-func workersOf(at string, value *yaml.Node) ([]registration.Spec, error) {
-	if value.Kind != yaml.SequenceNode {
-		return nil, fmt.Errorf("%s: %s: want a list of workers", at, workersKey)
-	}
-	data, err := yaml.Marshal(value)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", at, err)
-	}
-	return registration.ParseWorkers(at+" "+workersKey, data)
 }
 
 // scalars returns the text of a value, or of each item of a list, as written.
@@ -196,13 +184,22 @@ func scalar(f *pflag.Flag) any {
 // describe returns the keys of a worker that say something.
 func describe(spec registration.Spec) map[string]any {
 	m := map[string]any{"url": spec.URL}
-	for key, value := range map[string]string{"id": spec.ID, "zone": spec.Zone, "token_file": spec.TokenFile} {
+	for key, value := range map[string]string{
+		"id": spec.ID, "zone": spec.Zone, "token_file": spec.TokenFile, "api_key_file": spec.APIKeyFile, "load_topic": spec.LoadTopic,
+		"curve_server_key": spec.CurveServerKey,
+	} {
 		if value != "" {
 			m[key] = value
 		}
 	}
 	if spec.Role != 0 {
 		m["role"] = spec.Role.String()
+	}
+	if spec.Transport != 0 {
+		m["transport"] = spec.Transport.String()
+	}
+	if len(spec.LoadEndpoints) > 0 {
+		m["load_endpoints"] = spec.LoadEndpoints
 	}
 	if len(spec.Models) > 0 {
 		m["models"] = spec.Models

@@ -45,6 +45,15 @@ func TestServe_RefusesImpossibleSettings(t *testing.T) {
 		{"two workers with one address", "", nil, []string{"--worker", "http://w1.pool:30000/", "--worker", "W1.POOL:30000"}, []string{"w1.pool:30000"}},
 		{"unknown key of a worker", "workers:\n- url: http://w1:1\n  modle: m\n", nil, nil, []string{`"modle"`, "models"}},
 		{"worker without a port", "workers:\n- url: http://w1:0\n", nil, nil, []string{"http://w1:0", "port"}},
+		{"probing all the time", "", nil, []string{"--probe-interval", "1ms"}, []string{"probe-interval is 1ms", "at least 100ms"}},
+		{"transport of a worker", "workers:\n- url: http://w1:1\n  transport: zqm\n", nil, nil, []string{`transport "zqm"`, "auto, push or zmq"}},
+		{"number with letters", "max-ranks: many\n", nil, nil, []string{".yaml:1", `max-ranks is "many": want a whole number`}},
+		{"port beyond the last", "", map[string]string{"LOADMONITOR_ADVERTISE_PORT": "70000"}, nil, []string{`advertise-port is "70000": want a number from 0 to 65535`}},
+		{"flag with letters", "", nil, []string{"--max-ranks", "many"}, []string{`--max-ranks is "many": want a whole number`}},
+		{"truth in other words", "allow-insecure-listen: maybe\n", nil, nil, []string{`"maybe": want true or false`}},
+		{"line of a worker's key", "lease: 15s\nworkers:\n\n# one\n- url: http://w1:1\n  models: [a,\n    b]\n  rol: decode\nheartbeat: 1s\n", nil, nil, []string{".yaml:8: ", `"rol"`}},
+		{"line of a worker in one line", "{lease: 15s,\n workers: [http://w1:1,\n {url: http://w2:1, zone: }]}\n", nil, nil, []string{".yaml:3: ", "zone is empty"}},
+		{"line of a worker that is there twice", "workers:\n  - http://w1:1\n  - url: http://w2:1\n  - url: http://w1:1\n", nil, nil, []string{".yaml:2", ".yaml:4", "w1:1"}},
 		{"missing file", "", nil, []string{"--workers-file", "nowhere.yaml"}, []string{"nowhere.yaml"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -58,6 +67,60 @@ func TestServe_RefusesImpossibleSettings(t *testing.T) {
 			_, stderr, code := invoke(t, c.env, "", args...)
 			if code != 1 {
 				t.Errorf("exit code %d, want 1", code)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(stderr, want) {
+					t.Errorf("error does not say %q:\n%s", want, stderr)
+				}
+			}
+		})
+	}
+}
+
+// What is printed can be started: --print-config refuses what serve refuses.
+func TestServe_PrintConfigRefusesWhatServeRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		want []string
+	}{
+		{"two workers with one address", []string{"--worker", "http://w1:1", "--worker", "w1:1"}, []string{"w1:1", "same address"}},
+		{"open gRPC listener (LIFE5)", []string{"--grpc-listen", "0.0.0.0:50061"}, []string{"grpc-listen", "0.0.0.0", "--allow-insecure-listen"}},
+		{"open HTTP listener (LIFE5)", []string{"--http-listen", ":8061"}, []string{"http-listen", "every address", "--allow-insecure-listen"}},
+		{"address nonsense", []string{"--grpc-listen", "127.0.0.1:x:y"}, []string{"grpc-listen", "127.0.0.1:x:y", "host:port"}},
+		{"port nonsense", []string{"--http-listen", "127.0.0.1:99999"}, []string{"http-listen", "99999"}},
+		{"worker without a port", []string{"--worker", "http://w1:0"}, []string{"http://w1:0", "port"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, stderr, code := invoke(t, nil, "", append([]string{"serve", "--print-config"}, c.args...)...)
+			if code != 1 || out != "" {
+				t.Errorf("exit code %d, printed %q", code, out)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(stderr, want) {
+					t.Errorf("error does not say %q:\n%s", want, stderr)
+				}
+			}
+		})
+	}
+}
+
+// Case K6 for the commands with a simulated fleet: 0 is not taken for "by default".
+func TestFleetCommands_RefuseImpossibleSizes(t *testing.T) {
+	for _, c := range []struct{ args, want []string }{
+		{[]string{"simulate", "--workers", "0"}, []string{"workers is 0: want 1 to 16384"}},
+		{[]string{"simulate", "--ranks", "0", "--workers", "-1"}, []string{"ranks is 0: want 1 to 1024", "workers is -1"}},
+		{[]string{"simulate", "--load", "0"}, []string{"load is 0"}},
+		{[]string{"demo", "--workers", "0"}, []string{"workers is 0"}},
+		{[]string{"demo", "--ranks", "0"}, []string{"ranks is 0"}},
+		{[]string{"demo", "--duration", "-1s"}, []string{"duration is -1s"}},
+		{[]string{"demo", "--worker", "http://w1:1"}, []string{"unknown flag: --worker"}},
+		{[]string{"demo", "--workers-file", "w"}, []string{"unknown flag: --workers-file"}},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			_, stderr, code := invoke(t, nil, "", c.args...)
+			if code != 1 {
+				t.Errorf("exit code %d", code)
 			}
 			for _, want := range c.want {
 				if !strings.Contains(stderr, want) {
@@ -83,7 +146,9 @@ func TestServe_CommandLineBeforeEnvironmentBeforeFile(t *testing.T) {
 }
 
 func TestServe_PrintedConfigurationReadsBackAsItself(t *testing.T) {
-	workers := write(t, "workers.yaml", "- url: http://w1:30000\n  id: one\n  role: decode\n  models: [m1, m2]\n  zone: no\n  expected_ranks: 4\n  token_file: /run/token\n")
+	workers := write(t, "workers.yaml", "- url: http://w1:30000\n  id: one\n  role: decode\n  models: [m1, m2]\n  zone: no\n  expected_ranks: 4\n  token_file: /run/token\n  api_key_file: /run/api\n"+
+		"- url: http://w3:30000\n  transport: zmq\n  load_endpoints: [w3:5559, 'tcp://[fd00::4]:5559']\n  load_topic: l3\n"+
+		"  curve_server_key: rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\n")
 	args := []string{"serve", "--print-config", "--worker", "http://w2:30000", "--workers-file", workers, "--stale-after", "4s"}
 	first, stderr, code := invoke(t, nil, "", args...)
 	if code != 0 {
@@ -93,7 +158,7 @@ func TestServe_PrintedConfigurationReadsBackAsItself(t *testing.T) {
 	if code != 0 || first != second {
 		t.Errorf("exit code %d %s; first:\n%s\nsecond:\n%s", code, stderr, first, second)
 	}
-	for _, want := range []string{"one", "decode", "m2", "/run/token", "http://w2:30000"} {
+	for _, want := range []string{"one", "decode", "m2", "/run/token", "/run/api", "http://w2:30000", "transport: zmq", "w3:5559", "tcp://[fd00::4]:5559", "l3", "rq:rM"} {
 		if !strings.Contains(first, want) {
 			t.Errorf("printed configuration lacks %q:\n%s", want, first)
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/loadmonitor/loadmonitor/aggregator"
+	"github.com/loadmonitor/loadmonitor/bridge/zmq"
 	"github.com/loadmonitor/loadmonitor/load"
 	"github.com/loadmonitor/loadmonitor/registration"
 	"github.com/loadmonitor/loadmonitor/server"
@@ -18,11 +19,12 @@ import (
 	"github.com/loadmonitor/loadmonitor/server/watch"
 )
 
-// monitor is the rooms of a load monitor, connected: registration says who exists, the server takes reports, the
-// aggregator keeps and publishes them, the server serves them.
+// monitor is the rooms of a load monitor, connected: registration says who exists and how each is fed, the server and the
+// bridge take reports, the aggregator keeps and publishes them, the server serves them.
 type monitor struct {
 	aggregator *aggregator.Aggregator
 	registry   *registration.Registry
+	bridge     *zmq.Bridge
 	watch      *watch.Service
 	server     *server.Server
 
@@ -69,7 +71,12 @@ func newMonitor(ctx context.Context, s *settings, specs []registration.Spec, log
 		MaxDPRank:       int32(s.maxDPRank),
 		// An engine that restarted has forgotten its lease: ask it again soon instead of at the next renewal.
 		StreamLost: func(id string) { m.registry.Nudge(id) },
+		Doubt:      func(id string) { m.registry.Probe(id) },
 	})
+	if err != nil {
+		return nil, err
+	}
+	m.bridge, err = newBridge(m.aggregator, func() *registration.Registry { return m.registry }, log)
 	if err != nil {
 		return nil, err
 	}
@@ -86,12 +93,14 @@ func newMonitor(ctx context.Context, s *settings, specs []registration.Spec, log
 	}
 	m.registry, err = registration.New(registration.Options{
 		Sink:           m.aggregator,
+		Dialer:         subscriber{m.bridge},
 		Static:         specs,
 		Listen:         listen,
 		AdvertiseIP:    advertise,
 		AdvertisePort:  s.advertisePort,
 		ReportInterval: s.reportInterval,
 		Lease:          s.lease,
+		ProbeInterval:  s.probeInterval,
 		MaxWorkers:     s.maxWorkers,
 		MaxRanks:       s.maxRanks,
 		Logger:         log,
@@ -121,7 +130,7 @@ func newMonitor(ctx context.Context, s *settings, specs []registration.Spec, log
 		Snapshot:                m.watch,
 		Codec:                   watch.Codec(),
 		REST:                    restHandler,
-		Metrics:                 slices.Concat(m.aggregator.Metrics(), m.registry.Metrics(), m.watch.Metrics(), restHandler.Metrics()),
+		Metrics:                 slices.Concat(m.aggregator.Metrics(), m.registry.Metrics(), m.bridge.Metrics(), m.watch.Metrics(), restHandler.Metrics()),
 		Version:                 version,
 		Revision:                revision,
 		GRPCListener:            grpcListener,
@@ -149,6 +158,7 @@ func (m *monitor) run(ctx context.Context) error {
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.registry.Run(ctx) })
+	g.Go(func() error { return m.bridge.Run(ctx) })
 	g.Go(func() error { return m.server.Run(ctx) })
 	if m.profiler != nil {
 		g.Go(func() error { return m.profiler.run(ctx) })

@@ -15,12 +15,15 @@ func (p *program) newServe() *cobra.Command {
 
 Each flag but --config and --print-config may also be set in the environment (--stale-after is
 LOADMONITOR_STALE_AFTER) or in a YAML file (stale-after: 3s); the command line wins over the environment, and the environment over the file. The file may also hold the list
-"workers", with the keys id, url, role, models, zone, expected_ranks and token_file for each.`,
+"workers", with the keys id, url, role, models, zone, expected_ranks, token_file, api_key_file, transport, load_endpoints,
+load_topic and curve_server_key for each; all but url may be left out, and role, expected_ranks, transport and load_endpoints
+are then as the engine itself says.`,
 		Example: `  loadmonitor serve --worker http://10.0.0.1:30000 --worker http://10.0.0.2:30000
   loadmonitor simulate --workers 8 | loadmonitor serve --workers-file -`,
 		Args: cobra.NoArgs,
 	}
 	s.register(cmd.Flags())
+	s.registerWorkers(cmd.Flags())
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with the settings")
 	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the settings in force as such a file, and end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -35,6 +38,9 @@ LOADMONITOR_STALE_AFTER) or in a YAML file (stale-after: 3s); the command line w
 			return err
 		}
 		if printConfig {
+			if err := s.checkStart(cmd.Context(), specs); err != nil {
+				return err
+			}
 			return s.print(cmd.Flags(), specs, cmd.OutOrStdout())
 		}
 		log, err := s.logger(cmd.ErrOrStderr())

@@ -30,6 +30,7 @@ type settings struct {
 	specs       []registration.Spec // the list "workers" of the configuration file
 
 	staleAfter, reportInterval, lease           time.Duration
+	probeInterval                               time.Duration
 	publishInterval, refreshInterval, heartbeat time.Duration
 	shutdownGrace, firstReportTimeout           time.Duration
 	watchSendTimeout                            time.Duration
@@ -50,12 +51,10 @@ func (s *settings) register(fs *pflag.FlagSet) {
 	fs.StringVar(&s.advertiseIP, "advertise-ip", "", "IP address that engines are told to dial (default: the local address of the way to each engine)")
 	fs.Uint16Var(&s.advertisePort, "advertise-port", 0, "port that engines are told to dial (default: the port of --grpc-listen)")
 
-	fs.StringArrayVar(&s.workers, "worker", nil, "URL of an engine, http://host:port; may be repeated")
-	fs.StringVar(&s.workersFile, "workers-file", "", "file with workers: one URL a line, or a YAML list; - reads standard input")
-
 	fs.DurationVar(&s.staleAfter, "stale-after", aggregator.DefaultWindow, "how long a report keeps a rank fresh; at least three report intervals")
 	fs.DurationVar(&s.reportInterval, "report-interval", registration.DefaultReportInterval, "how often engines are asked to report; less than a third of the lease")
 	fs.DurationVar(&s.lease, "lease", 15*time.Second, "how long an engine reports without renewal")
+	fs.DurationVar(&s.probeInterval, "probe-interval", registration.DefaultProbeInterval, "how often engines are asked what they are (/server_info), give or take a tenth")
 	fs.DurationVar(&s.publishInterval, "publish-interval", aggregator.DefaultPublishInterval, "shortest time between two versions under load")
 	fs.DurationVar(&s.refreshInterval, "refresh-interval", aggregator.DefaultRefreshInterval, "how often marks of unchanged loads are published")
 	fs.DurationVar(&s.heartbeat, "heartbeat", aggregator.DefaultHeartbeat, "how often watchers hear that the monitor lives")
@@ -89,7 +88,7 @@ func (s *settings) check() error {
 		least time.Duration
 	}{
 		{"stale-after", s.staleAfter, time.Millisecond}, {"report-interval", s.reportInterval, time.Millisecond},
-		{"lease", s.lease, time.Millisecond}, {"publish-interval", s.publishInterval, time.Millisecond},
+		{"lease", s.lease, time.Millisecond}, {"probe-interval", s.probeInterval, 100 * time.Millisecond}, {"publish-interval", s.publishInterval, time.Millisecond},
 		{"refresh-interval", s.refreshInterval, time.Millisecond}, {"heartbeat", s.heartbeat, time.Millisecond},
 		{"shutdown-grace", s.shutdownGrace, time.Millisecond}, {"first-report-timeout", s.firstReportTimeout, time.Millisecond},
 		{"watch-send-timeout", s.watchSendTimeout, time.Millisecond},

@@ -99,8 +99,9 @@ type snapshotJSON struct {
 		Zone          *string
 		Freshness     string
 		Reason        *string
-		ReceivedAgeMs *int64 `json:"received_age_ms"`
-		ExpectedRanks *int   `json:"expected_ranks"`
+		Transport     *string `json:"transport_reason"`
+		ReceivedAgeMs *int64  `json:"received_age_ms"`
+		ExpectedRanks *int    `json:"expected_ranks"`
 		Aggregate     struct {
 			RankCount          int      `json:"rank_count"`
 			NumRunningReqs     *int64   `json:"num_running_reqs"`
@@ -124,7 +125,7 @@ func printSnapshot(w io.Writer, body []byte, age time.Duration) error {
 	for _, x := range s.Workers {
 		r := row{
 			worker: x.WorkerID, role: x.Mode, zone: text(x.Zone), freshness: x.Freshness, reason: text(x.Reason),
-			running: unknown, waiting: unknown, usage: unknown, throughput: unknown,
+			running: unknown, waiting: unknown, usage: unknown, throughput: unknown, transport: text(x.Transport),
 		}
 		expected := 0
 		if x.ExpectedRanks != nil {

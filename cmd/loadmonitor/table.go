@@ -19,6 +19,7 @@ type row struct {
 	ranks                         string
 	running, waiting              string
 	usage, throughput             string
+	transport                     string
 	reason                        string
 }
 
@@ -29,11 +30,11 @@ const unknown = "-"
 func writeTable(w io.Writer, rows []row) error {
 	var aligned strings.Builder
 	tw := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "WORKER\tROLE\tZONE\tFRESHNESS\tAGE\tRANKS\tRUNNING\tWAITING\tKV USED\tTOKENS/S\tREASON")
+	fmt.Fprintln(tw, "WORKER\tROLE\tZONE\tFRESHNESS\tAGE\tRANKS\tRUNNING\tWAITING\tKV USED\tTOKENS/S\tTRANSPORT\tREASON")
 	for _, r := range rows {
 		cells := []string{
 			r.worker, r.role, orUnknown(r.zone), r.freshness, orUnknown(r.age), r.ranks, r.running, r.waiting, r.usage, r.throughput,
-			r.reason,
+			orUnknown(r.transport), r.reason,
 		}
 		for i, c := range cells {
 			cells[i] = printable(c)
@@ -75,6 +76,9 @@ func viewRow(w client.Worker, now time.Time) row {
 		ranks:   ranksCell(int(w.Aggregate.RankCount), w.ExpectedRanks),
 		running: intFigure(&w.Aggregate, load.SumRunningReqs), waiting: intFigure(&w.Aggregate, load.SumWaitingReqs),
 		usage: unknown, throughput: unknown,
+	}
+	if w.Transport != load.TransportUnspecified {
+		r.transport = w.Transport.String()
 	}
 	if age, ok := w.Age(now); ok {
 		r.age = ageCell(age)
