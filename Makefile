@@ -55,6 +55,14 @@ interop: build ## run stock Python peers against the binary
 	@tools/deps python3-grpcio python3-grpc-tools
 	go test -tags interop -count=1 ./internal/interop
 
+# quick takes a few minutes, full about an hour.
+BENCH ?= quick
+
+.PHONY: bench
+bench: build ## measure next to ceilings (BENCH=quick or full) and write bench/results
+	go build -o bin/bench ./bench
+	bin/bench -mode $(BENCH) $(if $(filter full,$(BENCH)),-docs docs/performance.md)
+
 .PHONY: lint
 lint: deps ## vet, staticcheck, gofmt, and buf lint where npm is there
 	go vet ./...

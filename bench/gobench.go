@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/loadmonitor/loadmonitor/bench/result"
 )
@@ -33,8 +34,10 @@ func (b *bench) goBenchmarks(pkg string) (file string, remove func(), err error)
 
 // goBenchmark runs one benchmark, named with its sub-benchmarks, and returns its figures by their units.
 func (b *bench) goBenchmark(file, name string) (map[string]float64, error) {
+	// A fixed number of times: some benchmarks stop the clock for what they prepare, and would take minutes for a second.
+	times := fmt.Sprintf("%dx", 4000*int(b.size.window/time.Second))
 	pattern := "^" + strings.ReplaceAll(name, "/", "$/^") + "$"
-	args := []string{"-test.run=^$", "-test.bench=" + pattern, "-test.benchmem", "-test.benchtime=" + b.size.window.String()}
+	args := []string{"-test.run=^$", "-test.bench=" + pattern, "-test.benchmem", "-test.benchtime=" + times}
 	if f := b.profileFile(); f != "" {
 		args = append(args, "-test.cpuprofile="+f)
 	}

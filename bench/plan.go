@@ -25,6 +25,7 @@ func (b *bench) rows() []plannedRow {
 		{"sdk-handle", b.sdkHandle},
 		{"sdk-id", b.sdkID},
 		{"memory", b.memory},
+		{"steady", b.steady},
 	}
 }
 

@@ -33,9 +33,12 @@ type sending struct {
 }
 
 func (b *bench) send(addr string, l reportLoad) (*sending, error) {
-	f, err := drive.Dial(b.ctx, drive.Options{
-		Target: addr, Workers: subject.Addresses(l.workers), Ranks: l.ranks, Connections: l.connections, Rate: l.rate,
-	})
+	return b.sendFrom(subject.Addresses(l.workers), addr, l)
+}
+
+// sendFrom sends from a fleet whose addresses are given.
+func (b *bench) sendFrom(urls []string, addr string, l reportLoad) (*sending, error) {
+	f, err := drive.Dial(b.ctx, drive.Options{Target: addr, Workers: urls, Ranks: l.ranks, Connections: l.connections, Rate: l.rate})
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +47,13 @@ func (b *bench) send(addr string, l reportLoad) (*sending, error) {
 	s.stop = stop
 	s.done.Go(func() { f.Send(ctx) })
 	return s, nil
+}
+
+// close stops sending and closes the fleet, whatever has arrived.
+func (s *sending) close() {
+	s.stop()
+	s.done.Wait()
+	s.fleet.Close()
 }
 
 // end stops sending and closes the fleet. It fails when the subject has not taken what was sent.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -128,11 +129,7 @@ func (b *bench) sdkID(row *result.Row) error {
 	return err
 }
 
-// mix reorders a list so that neighbours are far apart.
+// mix puts a list into an order that no prefetcher guesses, the same each time.
 func mix[T any](list []T) {
-	mixed := make([]T, len(list))
-	for i := range list {
-		mixed[i] = list[i*61%len(list)]
-	}
-	copy(list, mixed)
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 }

@@ -41,6 +41,3 @@ func Read(file string) (*Report, error) {
 	}
 	return r, nil
 }
-
-// Document is replaced below.
-func (r *Report) Document(file string) error { return nil }
