@@ -22,26 +22,46 @@ func ListenHTTP(ctx context.Context, addr string, allowInsecure bool) (net.Liste
 	return listen(ctx, "HTTP", addr, DefaultHTTPAddr, allowInsecure)
 }
 
-// listen opens a TCP listener. addr is host:port, [v6]:port, host, v6 or :port; what is missing comes from def, and an
-// empty host means every address. Anything but loopback is refused unless insecure is set (rule LIFE5).
+// CheckGRPC returns the error with which ListenGRPC refuses an address, without opening it. Whether the port can be had is
+// not known before.
+func CheckGRPC(ctx context.Context, addr string, allowInsecure bool) error {
+	_, err := listenTarget(ctx, "gRPC", addr, DefaultGRPCAddr, allowInsecure)
+	return err
+}
+
+// CheckHTTP is CheckGRPC for ListenHTTP.
+func CheckHTTP(ctx context.Context, addr string, allowInsecure bool) error {
+	_, err := listenTarget(ctx, "HTTP", addr, DefaultHTTPAddr, allowInsecure)
+	return err
+}
+
+// listen opens a TCP listener at an address that listenTarget permits.
 func listen(ctx context.Context, name, addr, def string, insecure bool) (net.Listener, error) {
-	host, port, err := splitListen(addr, def)
+	target, err := listenTarget(ctx, name, addr, def, insecure)
 	if err != nil {
-		return nil, fmt.Errorf("%s address %q: %w", name, addr, err)
-	}
-	target := net.JoinHostPort(host, port)
-	if !insecure {
-		ip, err := loopback(ctx, host)
-		if err != nil {
-			return nil, fmt.Errorf("%s address %q: %w", name, addr, err)
-		}
-		target = net.JoinHostPort(ip, port) // what was checked, not what a second look-up would say
+		return nil, err
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", target)
 	if err != nil {
 		return nil, fmt.Errorf("%s address %q: %w", name, addr, err)
 	}
 	return l, nil
+}
+
+// listenTarget returns host:port to listen on. addr is host:port, [v6]:port, host, v6 or :port; what is missing comes from
+// def, and an empty host means every address. Anything but loopback is refused unless insecure is set (rule LIFE5).
+func listenTarget(ctx context.Context, name, addr, def string, insecure bool) (string, error) {
+	host, port, err := splitListen(addr, def)
+	if err == nil {
+		_, err = net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	}
+	if err == nil && !insecure {
+		host, err = loopback(ctx, host) // what was checked is listened on, not what a second look-up would say
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s address %q: %w", name, addr, err)
+	}
+	return net.JoinHostPort(host, port), nil
 }
 
 // splitListen returns host and port of a listen address. A bare IPv6 address may stand without brackets.

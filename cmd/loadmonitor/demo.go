@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -34,15 +35,15 @@ and how long reports took from an engine's send to the watcher's view.`,
 	}
 	flags.register(cmd.Flags(), 8, 4)
 	s.register(cmd.Flags())
-	for _, hidden := range []string{"worker", "workers-file"} {
-		_ = cmd.Flags().MarkHidden(hidden)
-	}
 	cmd.Flags().DurationVar(&duration, "duration", 0, "end after this time; 0: run until interrupted")
 	_ = cmd.Flags().Set("log-level", "warn")
 	cmd.Flags().Lookup("log-level").DefValue = "warn"
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := s.check(); err != nil {
+		if err := errors.Join(flags.check(), s.check()); err != nil {
 			return err
+		}
+		if duration < 0 {
+			return fmt.Errorf("duration is %v: want 0 (run until interrupted) or more", duration)
 		}
 		log, err := s.logger(cmd.ErrOrStderr())
 		if err != nil {

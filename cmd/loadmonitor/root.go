@@ -15,6 +15,7 @@ func (p *program) newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(p.newServe(), p.newSimulate(), p.newDemo(), p.newSnapshot(), p.newWatch(), p.newBench(), p.newVersion())
 	return root

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -32,6 +33,23 @@ func (f *fleetFlags) register(fs *pflag.FlagSet, workers, ranks int) {
 	fs.Float64Var(&f.load, "load", engine.DefaultLoad, "mean demand as a share of what the engines can serve")
 	fs.StringVar(&f.roles, "roles", "plain", "roles that the engines get in turn, e.g. prefill:1,decode:3")
 	fs.StringVar(&f.control, "control", "", "host:port to take commands at: hang, crash, restart or resume a worker, silence or heat one of its ranks")
+}
+
+// check refuses sizes that the engines would take for "by default".
+func (f *fleetFlags) check() error {
+	var errs []error
+	for _, n := range []struct {
+		key         string
+		value, most int
+	}{{"workers", f.workers, engine.MaxWorkers}, {"ranks", f.ranks, engine.MaxRanks}} {
+		if n.value < 1 || n.value > n.most {
+			errs = append(errs, fmt.Errorf("%s is %d: want 1 to %d", n.key, n.value, n.most))
+		}
+	}
+	if !(f.load > 0 && f.load <= engine.MaxLoad) {
+		errs = append(errs, fmt.Errorf("load is %v: want above 0 up to %v, 1 being what an engine can serve", f.load, engine.MaxLoad))
+	}
+	return errors.Join(errs...)
 }
 
 func (f *fleetFlags) options(log *slog.Logger) (engine.Options, error) {
@@ -68,6 +86,9 @@ hot or resume and W is a number from 0 or a URL; GET /control shows how all are.
 	flags.register(cmd.Flags(), 8, 4)
 	cmd.Flags().StringVar(&flags.transport, "transport", string(engine.TransportPush), "how the engines report: push, zmq or mixed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := flags.check(); err != nil {
+			return err
+		}
 		log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 		options, err := flags.options(log)
 		if err != nil {

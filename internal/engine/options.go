@@ -25,6 +25,7 @@ const (
 const (
 	MaxWorkers = 16384
 	MaxRanks   = 1024
+	MaxLoad    = 10.0
 	MinCycle   = 5 * time.Millisecond
 )
 
@@ -101,8 +102,8 @@ func (o *Options) setDefaults() error {
 	case o.BasePort > 0 && o.sockets() > 0 && o.loadPort(o.Workers)-1 > 65535:
 		return fmt.Errorf("engine: Options.BasePort %d + %d workers + %d ranks that publish passes port 65535: lower one of them",
 			o.BasePort, o.Workers, o.Workers*o.Ranks)
-	case !(o.Load > 0 && o.Load <= 10):
-		return fmt.Errorf("engine: Options.Load is %v: want above 0 up to 10, 1 being what an engine can serve", o.Load)
+	case !(o.Load > 0 && o.Load <= MaxLoad):
+		return fmt.Errorf("engine: Options.Load is %v: want above 0 up to %v, 1 being what an engine can serve", o.Load, MaxLoad)
 	case o.Cycle < MinCycle:
 		return fmt.Errorf("engine: Options.Cycle is %v: want at least %v", o.Cycle, MinCycle)
 	case o.StartingFor < 0:
