@@ -42,6 +42,8 @@ func TestServe_RefusesImpossibleSettings(t *testing.T) {
 		{"line of a worker in one line", "{lease: 15s,\n workers: [http://w1:1,\n {url: http://w2:1, zone: }]}\n", nil, nil, []string{".yaml:3: ", "zone is empty"}},
 		{"line of a worker that is there twice", "workers:\n  - http://w1:1\n  - url: http://w2:1\n  - url: http://w1:1\n", nil, nil, []string{".yaml:2", ".yaml:4", "w1:1"}},
 		{"window below three intervals (C3)", "", nil, []string{"--stale-after", "2s"}, []string{"stale-after is 2s", "report-interval is 1s"}},
+		{"window below three heartbeats", "", nil, []string{"--heartbeat", "10s"}, []string{"stale-after is 3s", "heartbeat is 10s"}},
+		{"window for ZMQ below a publisher's silence (FR7)", "", nil, []string{"--zmq-stale-after", "2s"}, []string{"zmq-stale-after is 2s", "2.5s"}},
 		{"interval of a third of the lease", "", nil, []string{"--lease", "3s"}, []string{"report-interval is 1s", "lease is 3s"}},
 		{"unknown flag", "", nil, []string{"--nonsense"}, []string{"nonsense"}},
 		{"environment", "", map[string]string{"LOADMONITOR_LEASE": "soon"}, nil, []string{"LOADMONITOR_LEASE", "soon"}},

@@ -33,7 +33,7 @@ shows a live table on a terminal and a line a second otherwise, and says at the 
 and how long reports took from an engine's send to the watcher's view.`,
 		Args: cobra.NoArgs,
 	}
-	flags.register(cmd.Flags(), 8, 4)
+	flags.register(cmd.Flags(), 8, 4, engine.TransportMixed)
 	s.register(cmd.Flags())
 	cmd.Flags().DurationVar(&duration, "duration", 0, "end after this time; 0: run until interrupted")
 	_ = cmd.Flags().Set("log-level", "warn")
@@ -223,7 +223,7 @@ func (d *demo) summary() {
 		fmt.Fprintf(d.out, "send to view         not measured: no report reached the watcher\n")
 		return
 	}
-	fmt.Fprintf(d.out, "send to view         p50 %s, p99 %s over %d changed reports\n", ms(p[0]), ms(p[1]), n)
+	fmt.Fprintf(d.out, "send to view         p50 %s, p99 %s over %d pushed reports that changed\n", ms(p[0]), ms(p[1]), n)
 }
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.2fms", float64(d.Microseconds())/1000) }

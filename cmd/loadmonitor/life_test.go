@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -172,5 +174,23 @@ func TestDemo_SaysWhatHappened(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("output lacks %q:\n%s", want, out)
 		}
+	}
+}
+
+// Nothing has begun yet, so the first signal ends the program although its configuration never comes.
+func TestServe_CanBeInterruptedWhileItReadsWorkers(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &program{args: []string{"serve", "--workers-file", "-"}, stdin: r, stdout: io.Discard, stderr: io.Discard, lookupEnv: os.LookupEnv}
+	done := make(chan int, 1)
+	go func() { done <- p.run(ctx) }()
+	cancel()
+	if code := <-done; code != 1 {
+		t.Errorf("exit code %d, want 1", code)
 	}
 }

@@ -141,7 +141,7 @@ func freePorts(t *testing.T, n int) []string {
 }
 
 // fast are settings that make everything happen five times as quickly as by default.
-var fast = []string{"--report-interval", "200ms", "--stale-after", "600ms", "--lease", "3s"}
+var fast = []string{"--report-interval", "200ms", "--stale-after", "600ms", "--lease", "3s", "--heartbeat", "200ms"}
 
 // monitorProcess is a serve process with its addresses.
 type monitorProcess struct {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -32,12 +33,13 @@ type monitor struct {
 
 	grpcAddr, httpAddr net.Addr
 	listeners          []net.Listener
+	grace              time.Duration // bound on a shutdown
 	log                *slog.Logger
 }
 
 // newMonitor opens the listeners and connects the rooms; nothing runs yet. close must be called when run is not.
 func newMonitor(ctx context.Context, s *settings, specs []registration.Spec, log *slog.Logger) (_ *monitor, err error) {
-	m := &monitor{log: log}
+	m := &monitor{grace: s.shutdownGrace, log: log}
 	defer func() {
 		if err != nil {
 			m.close()
@@ -64,6 +66,7 @@ func newMonitor(ctx context.Context, s *settings, specs []registration.Spec, log
 
 	m.aggregator, err = aggregator.New(aggregator.Options{
 		Window:          s.staleAfter,
+		ZMQWindow:       s.zmqStaleAfter,
 		PublishInterval: s.publishInterval,
 		RefreshInterval: s.refreshInterval,
 		Heartbeat:       s.heartbeat,
@@ -156,6 +159,8 @@ func (m *monitor) run(ctx context.Context) error {
 	publisher := make(chan error, 1)
 	go func() { publisher <- m.aggregator.Run(published) }()
 
+	defer context.AfterFunc(ctx, func() { m.log.Info("shutting down: peers are told and drained", "grace", m.grace) })()
+
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.registry.Run(ctx) })
 	g.Go(func() error { return m.bridge.Run(ctx) })
@@ -163,6 +168,7 @@ func (m *monitor) run(ctx context.Context) error {
 	if m.profiler != nil {
 		g.Go(func() error { return m.profiler.run(ctx) })
 	}
+	g.Go(func() error { followFreshness(ctx, m.log, m.aggregator.Current); return nil })
 	err := g.Wait()
 	stopPublishing()
 	if perr := <-publisher; err == nil {

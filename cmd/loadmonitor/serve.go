@@ -1,7 +1,12 @@
 package main
 
 import (
+	"context"
+	"errors"
+
 	"github.com/spf13/cobra"
+
+	"github.com/loadmonitor/loadmonitor/registration"
 )
 
 func (p *program) newServe() *cobra.Command {
@@ -27,13 +32,15 @@ are then as the engine itself says.`,
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with the settings")
 	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the settings in force as such a file, and end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := s.load(cmd.Flags(), file, p.lookupEnv); err != nil {
-			return err
-		}
-		if err := s.check(); err != nil {
-			return err
-		}
-		specs, err := s.allSpecs(cmd.InOrStdin())
+		specs, err := interruptible(cmd.Context(), func() ([]registration.Spec, error) {
+			if err := s.load(cmd.Flags(), file, p.lookupEnv); err != nil {
+				return nil, err
+			}
+			if err := s.check(); err != nil {
+				return nil, err
+			}
+			return s.allSpecs(cmd.InOrStdin())
+		})
 		if err != nil {
 			return err
 		}
@@ -57,4 +64,25 @@ are then as the engine itself says.`,
 		return err
 	}
 	return cmd
+}
+
+// interruptible reads what may come from a pipe or a terminal, and gives up when ctx ends: nothing else can interrupt
+// such a read.
+func interruptible[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := read()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, errors.New("interrupted while reading the configuration")
+	}
 }

@@ -29,7 +29,8 @@ type settings struct {
 	workersFile string
 	specs       []registration.Spec // the list "workers" of the configuration file
 
-	staleAfter, reportInterval, lease           time.Duration
+	staleAfter, zmqStaleAfter                   time.Duration
+	reportInterval, lease                       time.Duration
 	probeInterval                               time.Duration
 	publishInterval, refreshInterval, heartbeat time.Duration
 	shutdownGrace, firstReportTimeout           time.Duration
@@ -52,6 +53,7 @@ func (s *settings) register(fs *pflag.FlagSet) {
 	fs.Uint16Var(&s.advertisePort, "advertise-port", 0, "port that engines are told to dial (default: the port of --grpc-listen)")
 
 	fs.DurationVar(&s.staleAfter, "stale-after", aggregator.DefaultWindow, "how long a report keeps a rank fresh; at least three report intervals")
+	fs.DurationVar(&s.zmqStaleAfter, "zmq-stale-after", aggregator.DefaultZMQWindow, "the same for ranks fed over ZMQ, whose publishers may be silent for one long step; at least 2.5s")
 	fs.DurationVar(&s.reportInterval, "report-interval", registration.DefaultReportInterval, "how often engines are asked to report; less than a third of the lease")
 	fs.DurationVar(&s.lease, "lease", 15*time.Second, "how long an engine reports without renewal")
 	fs.DurationVar(&s.probeInterval, "probe-interval", registration.DefaultProbeInterval, "how often engines are asked what they are (/server_info), give or take a tenth")
@@ -87,7 +89,7 @@ func (s *settings) check() error {
 		value time.Duration
 		least time.Duration
 	}{
-		{"stale-after", s.staleAfter, time.Millisecond}, {"report-interval", s.reportInterval, time.Millisecond},
+		{"stale-after", s.staleAfter, time.Millisecond}, {"zmq-stale-after", s.zmqStaleAfter, 2500 * time.Millisecond}, {"report-interval", s.reportInterval, time.Millisecond},
 		{"lease", s.lease, time.Millisecond}, {"probe-interval", s.probeInterval, 100 * time.Millisecond}, {"publish-interval", s.publishInterval, time.Millisecond},
 		{"refresh-interval", s.refreshInterval, time.Millisecond}, {"heartbeat", s.heartbeat, time.Millisecond},
 		{"shutdown-grace", s.shutdownGrace, time.Millisecond}, {"first-report-timeout", s.firstReportTimeout, time.Millisecond},
@@ -103,7 +105,7 @@ func (s *settings) check() error {
 		least int
 		most  int
 	}{
-		{"max-workers", s.maxWorkers, 1, 1 << 20}, {"max-ranks", s.maxRanks, 1, 1 << 16}, {"max-dp-rank", s.maxDPRank, 0, 1<<31 - 1},
+		{"max-workers", s.maxWorkers, 1, 1 << 20}, {"max-ranks", s.maxRanks, 1, 1 << 16}, {"max-dp-rank", s.maxDPRank, 1, 1<<31 - 1},
 		{"max-message-bytes", s.maxMessageBytes, 1024, 64 << 20}, {"max-streams-per-connection", s.maxStreamsPerConnection, 1, 1 << 20},
 		{"max-connections", s.maxConnections, 1, 1 << 20}, {"max-report-streams", s.maxReportStreams, 1, 1 << 20},
 		{"max-watchers", s.maxWatchers, 1, 1 << 20}, {"max-http-watchers", s.maxHTTPWatchers, 1, 1 << 20},
@@ -118,6 +120,9 @@ func (s *settings) check() error {
 		}
 	}
 	if len(errs) == 0 {
+		if s.staleAfter < 3*s.heartbeat {
+			errs = append(errs, fmt.Errorf("stale-after is %v and heartbeat is %v: watchers notice a dead monitor after three heartbeats, and by then nothing of it may count as fresh", s.staleAfter, s.heartbeat))
+		}
 		if s.staleAfter < 3*s.reportInterval {
 			errs = append(errs, fmt.Errorf("stale-after is %v and report-interval is %v: a report must keep a rank fresh for at least three report intervals (rule FR7)", s.staleAfter, s.reportInterval))
 		}

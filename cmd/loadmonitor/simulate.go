@@ -22,16 +22,17 @@ type fleetFlags struct {
 	load                     float64
 	roles                    string
 	control                  string
-	transport                string // of simulate; empty: push
+	transport                string
 }
 
-func (f *fleetFlags) register(fs *pflag.FlagSet, workers, ranks int) {
+func (f *fleetFlags) register(fs *pflag.FlagSet, workers, ranks int, transport engine.Transport) {
 	fs.IntVar(&f.workers, "workers", workers, "engines")
 	fs.IntVar(&f.ranks, "ranks", ranks, "DP ranks of each engine")
 	fs.Uint64Var(&f.seed, "seed", 1, "makes the numbers; two fleets with one seed see the same demand")
 	fs.IntVar(&f.basePort, "base-port", 0, "port of the first engine; the others follow (0: any free ports)")
 	fs.Float64Var(&f.load, "load", engine.DefaultLoad, "mean demand as a share of what the engines can serve")
 	fs.StringVar(&f.roles, "roles", "plain", "roles that the engines get in turn, e.g. prefill:1,decode:3")
+	fs.StringVar(&f.transport, "transport", string(transport), "how the engines report: push, zmq or mixed")
 	fs.StringVar(&f.control, "control", "", "host:port to take commands at: hang, crash, restart or resume a worker, silence or heat one of its ranks")
 }
 
@@ -83,8 +84,7 @@ hot or resume and W is a number from 0 or a URL; GET /control shows how all are.
   curl -X POST 'http://127.0.0.1:9000/control/crash?worker=3'`,
 		Args: cobra.NoArgs,
 	}
-	flags.register(cmd.Flags(), 8, 4)
-	cmd.Flags().StringVar(&flags.transport, "transport", string(engine.TransportPush), "how the engines report: push, zmq or mixed")
+	flags.register(cmd.Flags(), 8, 4, engine.TransportPush)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := flags.check(); err != nil {
 			return err
