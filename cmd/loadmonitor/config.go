@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -71,11 +72,14 @@ func (s *settings) loadFile(fs *pflag.FlagSet, file string, given map[string]boo
 		return fmt.Errorf("configuration: %w", err)
 	}
 	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	if err := decoder.Decode(&doc); err == io.EOF {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	if len(doc.Content) == 0 {
-		return nil
+	if err := decoder.Decode(new(yaml.Node)); err != io.EOF {
+		return fmt.Errorf("%s: more than one document: keep one", file)
 	}
 	top := doc.Content[0]
 	if top.Kind != yaml.MappingNode {
@@ -103,6 +107,9 @@ func (s *settings) loadFile(fs *pflag.FlagSet, file string, given map[string]boo
 			}
 		default:
 			values, err := scalars(value)
+			if err == nil && value.Kind == yaml.SequenceNode && fs.Lookup(key.Value).Value.Type() != "stringArray" {
+				err = errors.New("want a single value")
+			}
 			if err != nil {
 				err = fmt.Errorf("%s: %w", key.Value, err)
 			} else if !given[key.Value] {
