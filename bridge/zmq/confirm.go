@@ -11,6 +11,8 @@ import (
 const (
 	confirmRetry    = 500 * time.Millisecond
 	confirmRetryMax = 5 * time.Second
+	// maxHeld is how old a message may be that waited for its engine to be confirmed: it is handed on as if it came now.
+	maxHeld = 250 * time.Millisecond
 	// After so many refusals in a row the connection is given up as well: the name may point elsewhere by now.
 	maxRefusals = 3
 )
@@ -78,8 +80,13 @@ func (o *owner) confirmed(w *worker, hosts map[string][]netip.Addr, err error) {
 			o.moved(c)
 		default:
 			c.trust, c.refusals, c.retry = trusted, 0, 0
-			if c.held != nil {
+			switch {
+			case c.held == nil:
+			case now-c.held.received <= maxHeld:
 				o.release(c, now)
+			default:
+				c.held = nil
+				o.distrust(c)
 			}
 		}
 	}

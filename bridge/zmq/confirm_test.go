@@ -64,14 +64,14 @@ func TestBridge_DataCountsOnceConfirmed(t *testing.T) {
 	ctx, s, c := testContext(t), newRecorder(), newConfirmer()
 	slow := make(chan struct{})
 	c.block["slow"] = slow
-	o := quick(s)
+	o := steady(s)
 	o.Owners = 1
 	o.Confirm = c.confirm
 	var targets []Target
 	for r := range int32(4) {
-		targets = append(targets, target("slow", r, publish(t, ctx, "tcp://127.0.0.1:*", running(1)).endpoint))
+		targets = append(targets, target("slow", r, publish(t, ctx, anyPort, running(1)).endpoint))
 	}
-	targets = append(targets, target("fast", 0, publish(t, ctx, "tcp://127.0.0.1:*", running(2)).endpoint))
+	targets = append(targets, target("fast", 0, publish(t, ctx, anyPort, running(2)).endpoint))
 	b, _ := start(t, o, targets...)
 	s.awaitReports(t, "fast", 0, 20)
 	s.await(t, "unconfirmed messages", func() bool { return metric(t, b, "zmq_messages_unconfirmed_total") > 20 })
@@ -100,10 +100,9 @@ func TestBridge_WaitingMessageIsNotLost(t *testing.T) {
 	ctx, s, c := testContext(t), newRecorder(), newConfirmer()
 	block := make(chan struct{})
 	c.block["w"] = block
-	o := quick(s)
-	o.Silence = time.Minute
+	o := steady(s)
 	o.Confirm = c.confirm
-	p := socket(t, ctx, "tcp://127.0.0.1:*")
+	p := socket(t, ctx, anyPort)
 	start(t, o, target("w", 0, p.Endpoint()))
 	var n int64
 	s.await(t, "the question", func() bool {
@@ -125,9 +124,9 @@ func TestBridge_UnconfirmedEngineIsNotShown(t *testing.T) {
 	t.Parallel()
 	ctx, s, c := testContext(t), newRecorder(), newConfirmer()
 	c.set("w", errors.New("it serves model m2"))
-	o := quick(s)
+	o := steady(s)
 	o.Confirm = c.confirm
-	e := publish(t, ctx, "tcp://127.0.0.1:*", running(66))
+	e := publish(t, ctx, anyPort, running(66))
 	b, _ := start(t, o, target("w", 0, e.endpoint))
 	s.awaitNote(t, "w", 0, "it is not confirmed which engine is at "+e.endpoint[len("tcp://"):]+": it serves model m2")
 	s.await(t, "it to be asked again and dialled again", func() bool {
@@ -145,10 +144,10 @@ func TestBridge_UnconfirmedEngineIsNotShown(t *testing.T) {
 func TestBridge_EveryConnectionIsConfirmed(t *testing.T) {
 	t.Parallel()
 	ctx, s, c := testContext(t), newRecorder(), newConfirmer()
-	o := quick(s)
+	o := steady(s)
 	o.Confirm = c.confirm
-	e := publish(t, ctx, "tcp://127.0.0.1:*", running(1))
-	byHand := target("hand", 0, publish(t, ctx, "tcp://127.0.0.1:*", running(1)).endpoint)
+	e := publish(t, ctx, anyPort, running(1))
+	byHand := target("hand", 0, publish(t, ctx, anyPort, running(1)).endpoint)
 	byHand.Trusted = true
 	start(t, o, target("w", 0, e.endpoint), byHand)
 	s.awaitReports(t, "w", 0, 2)
@@ -175,10 +174,9 @@ func TestBridge_EveryConnectionIsConfirmed(t *testing.T) {
 func TestBridge_SequenceGoingBackIsAskedAbout(t *testing.T) {
 	t.Parallel()
 	ctx, s, c := testContext(t), newRecorder(), newConfirmer()
-	o := quick(s)
-	o.Silence = time.Minute
+	o := steady(s)
 	o.Confirm = c.confirm
-	p := socket(t, ctx, "tcp://127.0.0.1:*")
+	p := socket(t, ctx, anyPort)
 	b, _ := start(t, o, target("w", 0, p.Endpoint()))
 	meet(t, p, s, "w", 0)
 	for _, sequence := range []int64{5000, 0} {
@@ -201,7 +199,7 @@ func TestBridge_SilentIsToldSeldom(t *testing.T) {
 	t.Parallel()
 	s := newRecorder()
 	var told atomic.Int64
-	o := quick(s)
+	o := steady(s)
 	o.RetryMax = time.Millisecond
 	o.Silent = func(string) { told.Add(1) }
 	var targets []Target

@@ -28,7 +28,7 @@ func TestBridge_Curve(t *testing.T) {
 	}
 	defer socket.Close()
 	for _, err := range []error{
-		socket.SetLinger(0), socket.SetCurveServer(1), socket.SetCurveSecretkey(secret), socket.Bind("tcp://127.0.0.1:*"),
+		socket.SetLinger(0), socket.SetCurveServer(1), socket.SetCurveSecretkey(secret), socket.Bind(anyPort),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -38,7 +38,7 @@ func TestBridge_Curve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := publish(t, c, "tcp://127.0.0.1:*", running(1))
+	plain := publish(t, c, anyPort, running(1))
 	other, _ := keyPair(t)
 	right, wrong, none, needless := target("right", 0, endpoint), target("wrong", 0, endpoint), target("none", 0, endpoint), target("needless", 0, plain.endpoint)
 	right.ServerKey, wrong.ServerKey, needless.ServerKey = public, other, public

@@ -195,7 +195,7 @@ func TestHeavy_Signals(t *testing.T) {
 	c, s := testContext(t), newRecorder()
 	var targets []Target
 	for r := range int32(64) {
-		targets = append(targets, target("w", r, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint))
+		targets = append(targets, target("w", r, publish(t, c, anyPort, running(1)).endpoint))
 	}
 	b, _ := start(t, Options{Sink: s}, targets...)
 	for r := range int32(64) {
@@ -236,7 +236,7 @@ func TestHeavy_ComeAndGo(t *testing.T) {
 	var targets []Target
 	var endpoints []string
 	for range 50 {
-		endpoints = append(endpoints, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint)
+		endpoints = append(endpoints, publish(t, c, anyPort, running(1)).endpoint)
 	}
 	for i := range int32(400) {
 		targets = append(targets, target("w"+strconv.Itoa(int(i/8)), i%8, endpoints[i/8]))

@@ -17,9 +17,8 @@ import (
 func TestBridge_BadFramesAreCounted(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
-	p := socket(t, c, "tcp://127.0.0.1:*")
-	o := quick(s)
-	o.Silence = time.Minute
+	p := socket(t, c, anyPort)
+	o := steady(s)
 	b, _ := start(t, o, target("w", 0, p.Endpoint()))
 	n := meet(t, p, s, "w", 0)
 	topic, sequence, good := []byte("load"), binary.BigEndian.AppendUint64(nil, 77), running(1)
@@ -69,9 +68,8 @@ func TestBridge_OtherTopicsHideNothing(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, s := testContext(t), newRecorder()
-			p := socket(t, ctx, "tcp://127.0.0.1:*")
-			o := quick(s)
-			o.Silence = time.Minute
+			p := socket(t, ctx, anyPort)
+			o := steady(s)
 			to := target("w", 0, p.Endpoint())
 			to.TopicKnown = c.known
 			if !c.known {
@@ -103,7 +101,7 @@ func TestBridge_OtherTopicsHideNothing(t *testing.T) {
 func TestBridge_WrongPublisherIsNamed(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
-	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
+	e := publish(t, c, anyPort, running(1))
 	e.mu.Lock()
 	e.topic = "kv-events"
 	e.mu.Unlock()
@@ -184,7 +182,7 @@ func TestBridge_HostilePeers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			ctx, s := testContext(t), newRecorder()
-			e := publish(t, ctx, "tcp://127.0.0.1:*", running(1))
+			e := publish(t, ctx, anyPort, running(1))
 			p := serveRaw(t, c.handshake, c.serve)
 			b, _ := start(t, quick(s), target("good", 0, e.endpoint), target("bad", 0, p.endpoint))
 			s.awaitReports(t, "good", 0, 2)
@@ -209,7 +207,7 @@ func TestBridge_FloodsHoldUpNobody(t *testing.T) {
 	for _, c := range []struct{ name, topic string }{{"of other topics", "other"}, {"of load", "load"}} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, s := testContext(t), newRecorder()
-			e := publish(t, ctx, "tcp://127.0.0.1:*", running(1))
+			e := publish(t, ctx, anyPort, running(1))
 			var sent atomic.Int64
 			p := serveRaw(t, true, func(conn net.Conn) {
 				for {
@@ -248,9 +246,8 @@ func TestBridge_MessagesStayWhole(t *testing.T) {
 		}
 		return nil
 	}
-	p := socket(t, c, "tcp://127.0.0.1:*")
-	o := quick(s)
-	o.Silence = time.Minute
+	p := socket(t, c, anyPort)
+	o := steady(s)
 	b, _ := start(t, o, target("w", 0, p.Endpoint()))
 	var n int64
 	s.await(t, "messages to be skipped", func() bool {

@@ -63,12 +63,12 @@ func TestBridge_SlowNameDelaysNobody(t *testing.T) {
 	t.Parallel()
 	c, s, z := testContext(t), newRecorder(), newZone()
 	z.stuck["never.example"] = true
-	z.point("alias.example", "127.0.0.1")
-	o := quick(s)
+	z.point("alias.example", testHost)
+	o := steady(s)
 	o.Resolve = z.resolve
 	var targets []Target
 	for r := range int32(20) {
-		targets = append(targets, target("good", r, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint))
+		targets = append(targets, target("good", r, publish(t, c, anyPort, running(1)).endpoint))
 	}
 	b, stop := start(t, o, targets...)
 	for r := range int32(20) {
@@ -98,7 +98,7 @@ func TestBridge_NameErrorsAreShown(t *testing.T) {
 	t.Parallel()
 	s, z := newRecorder(), newZone()
 	z.point("empty.example")
-	o := quick(s)
+	o := steady(s)
 	o.Resolve = z.resolve
 	b, _ := start(t, o, named("w", 0, "none.example", endpointOf(1)), named("w", 1, "empty.example", endpointOf(1)))
 	s.awaitNote(t, "w", 0, `name "none.example" does not resolve: no such host`)
@@ -114,7 +114,7 @@ func TestBridge_NameIsFollowed(t *testing.T) {
 	t.Parallel()
 	c, s, z, confirm := testContext(t), newRecorder(), newZone(), newConfirmer()
 	z.point("pod.example", "127.0.0.2")
-	o := quick(s)
+	o := steady(s)
 	o.Resolve = z.resolve
 	// The engine's HTTP address moves with the name: what answers there is m2 until the record has changed.
 	var mu sync.Mutex
@@ -162,7 +162,7 @@ func TestBridge_ConfirmationSpeaksForTheAddressOfTheName(t *testing.T) {
 	z.point("pod.example", "127.0.0.2")
 	block := make(chan struct{})
 	confirm.block["w"] = block
-	o := quick(s)
+	o := steady(s)
 	o.Resolve, o.Confirm = z.resolve, confirm.confirm
 	stranger := publish(t, c, "tcp://127.0.0.2:*", running(66))
 	b, _ := start(t, o, named("w", 0, "pod.example", stranger.endpoint))
@@ -185,7 +185,7 @@ func TestBridge_MovedNameIsNoticedWithoutTrouble(t *testing.T) {
 	t.Parallel()
 	c, s, z := testContext(t), newRecorder(), newZone()
 	z.point("pod.example", "127.0.0.2")
-	o := quick(s)
+	o := steady(s)
 	o.Resolve = z.resolve
 	old := publish(t, c, "tcp://127.0.0.2:*", running(1))
 	publish(t, c, strings.Replace(old.endpoint, "127.0.0.2", "127.0.0.3", 1), running(3))
@@ -211,7 +211,7 @@ func TestBridge_AddressForms(t *testing.T) {
 	c, s, z := testContext(t), newRecorder(), newZone()
 	z.point("dual.example", "127.0.0.9", "::1")
 	z.point("mapped.example", "::ffff:127.0.0.1")
-	o := quick(s)
+	o := steady(s)
 	o.Resolve = z.resolve
 	six := publish(t, c, "tcp://[::1]:*", running(6))
 	four := publish(t, c, "tcp://127.0.0.1:*", running(4))

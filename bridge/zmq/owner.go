@@ -119,8 +119,8 @@ func (o *owner) run(ctx context.Context) error {
 		again := o.ready
 		o.ready = o.spare[:0]
 		for _, c := range again {
-			c.queued = false
-			o.drain(c, now)
+			c.ready = false
+			o.drain(c, now, false)
 		}
 		o.spare = again
 		if len(o.capped) > 0 && now >= o.flush {

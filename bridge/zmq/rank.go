@@ -52,10 +52,12 @@ type conn struct {
 
 	trust    trust
 	refusals uint8  // times in a row that the engine was not confirmed
-	queued   bool   // in owner.ready or owner.capped
+	ready    bool   // in owner.ready
+	capped   bool   // in owner.capped
+	edge     bool   // an edge came while it was in either
 	behind   bool   // the last visit found as much as libzmq holds
 	sequence int64  // newest seen; -1: none
-	skipped  uint64 // good messages since the last one that was handed on
+	skipped  uint64 // messages with our topic and a sequence since the last one that was handed on
 	held     *held  // the newest good message, if it waits for something
 }
 

@@ -173,6 +173,20 @@ func (s *recorder) awaitNoted(t testing.TB, worker string, rank int32, part stri
 	})
 }
 
+// Tests listen here rather than at 127.0.0.1, from where connections begin: a port that was just let go may be taken there
+// by the near end of any connection.
+const (
+	testHost = "127.0.0.77"
+	anyPort  = "tcp://" + testHost + ":*"
+)
+
+// steady are options with which a dial is soon tried again, and silence is no trouble.
+func steady(s Sink) Options {
+	o := quick(s)
+	o.Silence = time.Minute
+	return o
+}
+
 // quick are options with which trouble is noticed soon.
 func quick(s Sink) Options {
 	return Options{

@@ -2,9 +2,9 @@ package zmq
 
 import (
 	"net"
-	"net/netip"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,10 +18,10 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-// freePort returns a port of 127.0.0.1 on which nobody listens.
+// freePort returns a port on which nobody listens.
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", testHost+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func freePort(t testing.TB) int {
 }
 
 func endpointOf(port int) string {
-	return "tcp://" + netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String()
+	return "tcp://" + net.JoinHostPort(testHost, strconv.Itoa(port))
 }
 
 // A publisher that starts long after it was discovered, with the options of production: dials are backed off to their
@@ -55,8 +55,8 @@ func TestBridge_LatePublisherIsFound(t *testing.T) {
 func TestBridge_RestartedPublisherIsFollowed(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
-	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
-	b, _ := start(t, quick(s), target("w", 0, e.endpoint))
+	e := publish(t, c, anyPort, running(1))
+	b, _ := start(t, steady(s), target("w", 0, e.endpoint))
 	s.awaitReports(t, "w", 0, 3)
 	e.stop()
 	s.awaitNote(t, "w", 0, "refuses connections")
@@ -76,7 +76,7 @@ func TestBridge_RestartedPublisherIsFollowed(t *testing.T) {
 func TestBridge_EndOfConnectionIsNoticed(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
-	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
+	e := publish(t, c, anyPort, running(1))
 	o := quick(s)
 	o.Silence = time.Hour
 	b, _ := start(t, o, target("w", 0, e.endpoint))
@@ -95,9 +95,9 @@ func TestBridge_EndOfConnectionIsNoticed(t *testing.T) {
 func TestBridge_FrozenLinkIsRedialled(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
-	old := publish(t, c, "tcp://127.0.0.1:*", running(1))
+	old := publish(t, c, anyPort, running(1))
 	_, port := split(old.endpoint)
-	p := proxy.Start(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String())
+	p := proxy.Start(t, strings.TrimPrefix(endpointOf(port), "tcp://"))
 	var silent atomic.Int64
 	o := quick(s)
 	o.Silent = func(worker string) {
@@ -112,9 +112,9 @@ func TestBridge_FrozenLinkIsRedialled(t *testing.T) {
 	if silent.Load() == 0 || metric(t, b, "zmq_silences_total") == 0 {
 		t.Errorf("told of silence %d times, counted %v", silent.Load(), metric(t, b, "zmq_silences_total"))
 	}
-	other := publish(t, c, "tcp://127.0.0.1:*", running(2))
+	other := publish(t, c, anyPort, running(2))
 	_, port = split(other.endpoint)
-	p.Retarget(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String())
+	p.Retarget(strings.TrimPrefix(endpointOf(port), "tcp://"))
 	old.stop()
 	p.Cut()
 	p.Unfreeze()
@@ -128,7 +128,7 @@ func TestBridge_FrozenLinkIsRedialled(t *testing.T) {
 func TestBridge_SilentPublisherIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
-	p := socket(t, c, "tcp://127.0.0.1:*")
+	p := socket(t, c, anyPort)
 	o := quick(s)
 	o.Silence = 50 * time.Millisecond
 	b, _ := start(t, o, target("w", 0, p.Endpoint()))
@@ -150,7 +150,7 @@ func TestBridge_DroppedSYNsAreTriedAgain(t *testing.T) {
 	c, s := testContext(t), newRecorder()
 	port := freePort(t)
 	unblock := blackHole(t, port)
-	start(t, quick(s), target("w", 0, endpointOf(port)))
+	start(t, steady(s), target("w", 0, endpointOf(port)))
 	s.awaitNote(t, "w", 0, "does not answer in 300ms")
 	unblock()
 	publish(t, c, endpointOf(port), running(1))
@@ -167,7 +167,7 @@ func blackHole(t testing.TB, port int) (unblock func()) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		t.Fatal(err)
 	}
-	address := &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
+	address := &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 77}}
 	if err := unix.Bind(fd, address); err != nil {
 		t.Fatal(err)
 	}
@@ -198,13 +198,13 @@ func blackHole(t testing.TB, port int) (unblock func()) {
 func TestBridge_FailedRedialIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
-	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
+	e := publish(t, c, anyPort, running(1))
 	_, port := split(e.endpoint)
-	start(t, quick(s), target("w", 0, e.endpoint))
+	start(t, steady(s), target("w", 0, e.endpoint))
 	s.awaitReports(t, "w", 0, 1)
 	e.stop()
 	l := inherit(t, func() (net.Listener, error) {
-		return net.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String())
+		return net.Listen("tcp", strings.TrimPrefix(endpointOf(port), "tcp://"))
 	})
 	garbled := make(chan struct{})
 	go func() {
@@ -229,12 +229,12 @@ func TestBridge_FailedRedialIsTriedAgain(t *testing.T) {
 func TestBridge_SocketBoundIsShared(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
-	e := publish(t, c, "tcp://127.0.0.1:*", running(1))
+	e := publish(t, c, anyPort, running(1))
 	var targets []Target
 	for r := range int32(8) {
 		targets = append(targets, target("w", r, e.endpoint))
 	}
-	o := quick(s)
+	o := steady(s)
 	o.MaxSockets = 5
 	b, _ := start(t, o, targets[:5]...)
 	for r := range int32(5) {
@@ -275,12 +275,12 @@ func TestBridge_SignalsInterruptNothing(t *testing.T) {
 	var targets []Target
 	var engines []*engine
 	for range 4 {
-		engines = append(engines, publish(t, c, "tcp://127.0.0.1:*", running(1)))
+		engines = append(engines, publish(t, c, anyPort, running(1)))
 	}
 	for r := range int32(64) {
 		targets = append(targets, target("w", r, engines[r%4].endpoint))
 	}
-	b, _ := start(t, quick(s), targets...)
+	b, _ := start(t, Options{Sink: s}, targets...)
 	for r := range int32(64) {
 		s.awaitReports(t, "w", r, 1)
 	}
@@ -329,14 +329,14 @@ func TestBridge_TargetsComeAndGo(t *testing.T) {
 	var targets []Target
 	var endpoints []string
 	for range 4 {
-		endpoints = append(endpoints, publish(t, c, "tcp://127.0.0.1:*", running(1)).endpoint)
+		endpoints = append(endpoints, publish(t, c, anyPort, running(1)).endpoint)
 	}
 	for i := range int32(64) {
 		targets = append(targets, target("w"+string(rune('a'+i/8)), i%8, endpoints[i%4]))
 	}
 	freePort(t) // the runtime opens its own poller with the first use of the network
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
-	b, stop := start(t, quick(s), targets...)
+	b, stop := start(t, steady(s), targets...)
 	for round := range 40 {
 		s.awaitMore(t, "wa", 0)
 		b.SetTargets(targets[:8+(round*13)%56])
@@ -363,7 +363,7 @@ func TestBridge_TroubleIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	s := newRecorder()
 	var out safeBuffer
-	o := quick(s)
+	o := steady(s)
 	o.Logger = newTestLogger(&out)
 	o.RetryMax = time.Millisecond
 	var targets []Target
@@ -382,8 +382,8 @@ func TestBridge_NotesAreTakenBack(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	s.refuse = func(r *load.RankReport) error { return nil }
-	e := publish(t, c, "tcp://127.0.0.1:*", []byte("\x2a"))
-	start(t, quick(s), target("w", 0, e.endpoint))
+	e := publish(t, c, anyPort, []byte("\x2a"))
+	start(t, steady(s), target("w", 0, e.endpoint))
 	s.awaitNote(t, "w", 0, "malformed: payload: is neither an array nor a map")
 	e.set(running(1))
 	s.awaitNote(t, "w", 0, "")

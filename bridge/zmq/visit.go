@@ -3,13 +3,9 @@ package zmq
 import (
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/loadmonitor/loadmonitor/load"
 )
-
-// maxHeld is how old a message may be that waited for its engine to be confirmed: it is handed on as if it came now.
-const maxHeld = 250 * time.Millisecond
 
 // report is what is handed to the sink, used again and again.
 type report struct {
@@ -22,11 +18,17 @@ type report struct {
 // messages are in the way of newer ones, and everything is read as fast as it can be.
 func (o *owner) visit(c *conn, now instant) {
 	switch {
-	case c.queued:
-	case c.decoded != 0 && now-c.decoded < o.b.options.RankInterval && !c.behind:
+	case c.ready:
+		c.edge = true
+	case c.behind:
+		o.drain(c, now, true)
+	case c.capped:
+		c.edge = true
+	case c.decoded != 0 && now-c.decoded < o.b.options.RankInterval:
+		c.edge = true
 		o.capVisit(c, now)
 	default:
-		o.drain(c, now)
+		o.drain(c, now, true)
 	}
 }
 
@@ -36,7 +38,7 @@ func (o *owner) capVisit(c *conn, now instant) {
 	if len(o.capped) == 0 {
 		o.flush = now + o.b.options.RankInterval
 	}
-	c.queued = true
+	c.capped = true
 	o.capped = append(o.capped, c)
 }
 
@@ -44,8 +46,11 @@ func (o *owner) flushCapped(now instant) {
 	due := o.capped
 	o.capped = nil
 	for _, c := range due {
-		c.queued = false
-		o.drain(c, now)
+		c.capped = false
+		o.drain(c, now, false)
+		if c.rank.conn == c && c.held != nil && c.trust == trusted && !c.capped {
+			o.capVisit(c, now) // decoded a moment after this round began
+		}
 	}
 	if o.capped == nil {
 		clear(due)
@@ -53,11 +58,13 @@ func (o *owner) flushCapped(now instant) {
 	}
 }
 
-// drain reads one socket and hands on its newest message.
-func (o *owner) drain(c *conn, now instant) {
+// drain reads one socket and hands on its newest message. edge says that an edge asks for it, as one may have before.
+func (o *owner) drain(c *conn, now instant, edge bool) {
 	if c.rank.conn != c {
 		return // closed since it was queued
 	}
+	edge = edge || c.edge
+	c.edge = false
 	t := &c.rank.target
 	d, err := drain(c.handle, t.Topic, t.TopicKnown, o.buffer)
 	counts := &o.b.counts
@@ -76,16 +83,16 @@ func (o *owner) drain(c *conn, now instant) {
 		o.lose(c, err.Error())
 		return
 	case d.good > 0:
-		c.skipped += uint64(d.good - 1)
+		o.skip(c, d.good-1)
 		o.take(c, d.payload, d.sequence, now)
-	case c.held != nil && c.trust == trusted:
+	case c.held != nil && c.trust == trusted && now-c.decoded >= o.b.options.RankInterval:
 		o.release(c, now)
-	case d.messages == 0 && c.hushed == 0:
+	case edge && d.messages == 0 && c.hushed == 0:
 		// Something happened to the connection, and it was no message.
 		c.hushed = now
 	}
-	if !d.empty && c.rank.conn == c && !c.queued {
-		c.queued = true
+	if !d.empty && c.rank.conn == c && !c.ready {
+		c.ready = true
 		o.ready = append(o.ready, c)
 	}
 }
@@ -101,37 +108,45 @@ func (o *owner) take(c *conn, payload []byte, sequence int64, now instant) {
 	if c.trust == trusted && now-c.decoded >= o.b.options.RankInterval {
 		if c.held != nil {
 			c.held = nil
-			c.skipped++
+			o.skip(c, 1)
 		}
 		o.hand(c, payload, sequence, now)
 		return
 	}
-	if c.held == nil {
+	switch {
+	case c.held == nil:
 		c.held = &held{}
-	} else if c.trust == trusted {
-		c.skipped++
-	} else {
-		o.b.counts.unconfirmed.Add(1)
+	case c.trust == trusted:
+		o.skip(c, 1)
+	default:
+		o.distrust(c)
 	}
 	c.held.payload = append(c.held.payload[:0], payload...)
 	c.held.sequence, c.held.received = sequence, now
 	switch {
 	case c.trust == untrusted && now >= c.retry:
 		o.ask(c)
-	case c.trust == trusted && !c.queued:
-		// More than one visit reads: the rest is in the socket still.
+	case c.trust == trusted && !c.capped:
 		o.capVisit(c, now)
 	}
 }
 
-// release hands on the message that was held, unless it is too old to be taken for a new one.
+// skip counts good messages that a newer one took the place of.
+func (o *owner) skip(c *conn, n int) {
+	c.skipped += uint64(n)
+	o.b.counts.conflated.Add(uint64(n))
+}
+
+// distrust counts a good message that is dropped because it is not known who sent it.
+func (o *owner) distrust(c *conn) {
+	c.skipped++
+	o.b.counts.unconfirmed.Add(1)
+}
+
+// release hands on the message that was held.
 func (o *owner) release(c *conn, now instant) {
 	h := c.held
 	c.held = nil
-	if now-h.received > maxHeld {
-		o.b.counts.unconfirmed.Add(1)
-		return
-	}
 	o.hand(c, h.payload, h.sequence, now)
 }
 
@@ -146,11 +161,11 @@ func (o *owner) hand(c *conn, payload []byte, sequence int64, now instant) {
 	in := &o.report.decoded
 	if err := o.decoder.Payload(payload, in); err != nil {
 		counts.rejected[ReasonPayload].Add(1)
+		c.skipped++
 		o.malformed(c, "load messages are malformed: "+err.Error())
 		return
 	}
 	counts.decoded.Add(1)
-	counts.conflated.Add(c.skipped)
 	if in.HasToldRank && in.ToldRank != int64(r.target.Rank) {
 		counts.otherRank.Add(1)
 	}
