@@ -52,8 +52,6 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.Listen(ctx); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	s.log.Info("serving", "grpc", s.GRPCAddr().String(), "http", s.HTTPAddr().String())
-
 	var running sync.WaitGroup
 	failed := make(chan error, 2)
 	running.Go(func() {

@@ -159,8 +159,6 @@ func (m *monitor) run(ctx context.Context) error {
 	publisher := make(chan error, 1)
 	go func() { publisher <- m.aggregator.Run(published) }()
 
-	defer context.AfterFunc(ctx, func() { m.log.Info("shutting down: peers are told and drained", "grace", m.grace) })()
-
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.registry.Run(ctx) })
 	g.Go(func() error { return m.bridge.Run(ctx) })
@@ -169,6 +167,11 @@ func (m *monitor) run(ctx context.Context) error {
 		g.Go(func() error { return m.profiler.run(ctx) })
 	}
 	g.Go(func() error { followFreshness(ctx, m.log, m.aggregator.Current); return nil })
+	g.Go(func() error {
+		<-ctx.Done()
+		m.log.Info("shutting down", "grace", m.grace)
+		return nil
+	})
 	err := g.Wait()
 	stopPublishing()
 	if perr := <-publisher; err == nil {

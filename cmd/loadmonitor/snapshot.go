@@ -99,6 +99,7 @@ type snapshotJSON struct {
 		Zone          *string
 		Freshness     string
 		Reason        *string
+		Restarts      uint32
 		Transport     *string `json:"transport_reason"`
 		ReceivedAgeMs *int64  `json:"received_age_ms"`
 		ExpectedRanks *int    `json:"expected_ranks"`
