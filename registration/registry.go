@@ -230,7 +230,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	if r.firstSets(ctx) {
 		r.wake()
 	}
-	var last time.Time       // pass
+	var last time.Time       // when a pass ended
+	var took time.Duration   // that pass
 	var due <-chan time.Time // of a pass for the sake of engines' answers
 	for ctx.Err() == nil {
 		select {
@@ -238,15 +239,17 @@ func (r *Registry) Run(ctx context.Context) error {
 			continue
 		case <-r.answers:
 			if due == nil {
-				due = time.After(answersPause - time.Since(last))
+				due = time.After(max(answersPause, 4*took) - time.Since(last))
 			}
 			continue
 		case <-due:
 		case <-r.trigger:
 		}
 		due = nil
+		began := time.Now()
 		r.reconcile(ctx, &loops)
 		last = time.Now()
+		took = last.Sub(began)
 	}
 	cancel()
 	loops.Wait()
@@ -254,8 +257,9 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// answersPause is the least time between a pass and the next one for the sake of engines' answers. A pass costs what the
-// whole fleet costs, and at the start all of its engines answer within a second.
+// answersPause is the least time between a pass and the next one for the sake of engines' answers; after a long one it is
+// four times as long as that took. A pass costs what the whole fleet costs, and at the start all of its engines answer
+// within a second.
 const answersPause = 20 * time.Millisecond
 
 // learn asks for a pass because of what an engine answered.

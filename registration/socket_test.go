@@ -188,17 +188,17 @@ func TestSockets_HostilePeersAreNotQuoted(t *testing.T) {
 }
 
 func TestSockets_WhyThereIsNoConnection(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := l.Addr().String()
-	l.Close()
 	tls := httptest.NewTLSServer(&fakeEngine{})
 	tls.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	defer tls.Close()
 	plain := httptest.NewServer(&fakeEngine{})
 	defer plain.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // after the servers, so that none of them gets its port
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := l.Addr().String()
+	l.Close()
 	for _, tt := range []struct{ name, url, want string }{
 		{"closed port", closed, "connection refused"},
 		{"unknown name", "no-such-host.invalid:1", "the host name"},
