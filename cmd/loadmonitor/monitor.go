@@ -79,7 +79,7 @@ func newMonitor(ctx context.Context, s *settings, specs []registration.Spec, log
 	if err != nil {
 		return nil, err
 	}
-	m.bridge, err = newBridge(m.aggregator, func() *registration.Registry { return m.registry }, log)
+	m.bridge, err = newBridge(s, m.aggregator, func() *registration.Registry { return m.registry }, log)
 	if err != nil {
 		return nil, err
 	}

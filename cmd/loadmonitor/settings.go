@@ -29,6 +29,8 @@ type settings struct {
 	workersFile string
 	specs       []registration.Spec // the list "workers" of the configuration file
 
+	curveServerKey, curvePublicKeyFile, curveSecretKeyFile string
+
 	staleAfter, zmqStaleAfter                   time.Duration
 	reportInterval, lease                       time.Duration
 	probeInterval                               time.Duration
@@ -38,6 +40,7 @@ type settings struct {
 
 	maxWorkers, maxRanks, maxDPRank                          int
 	maxMessageBytes, maxStreamsPerConnection, maxConnections int
+	maxZMQSockets                                            int
 	maxReportStreams, maxWatchers, maxHTTPWatchers           int
 
 	logLevel, logFormat string
@@ -51,6 +54,10 @@ func (s *settings) register(fs *pflag.FlagSet) {
 	fs.StringVar(&s.pprofListen, "pprof-listen", "", "loopback host:port where profiles of this process are served (default: nowhere)")
 	fs.StringVar(&s.advertiseIP, "advertise-ip", "", "IP address that engines are told to dial (default: the local address of the way to each engine)")
 	fs.Uint16Var(&s.advertisePort, "advertise-port", 0, "port that engines are told to dial (default: the port of --grpc-listen)")
+
+	fs.StringVar(&s.curveServerKey, "curve-server-key", "", "CURVE public key of ZMQ publishers without one of their own, 40 characters of Z85")
+	fs.StringVar(&s.curvePublicKeyFile, "curve-public-key-file", "", "file with the monitor's CURVE public key")
+	fs.StringVar(&s.curveSecretKeyFile, "curve-secret-key-file", "", "file with the monitor's CURVE secret key (default: a pair for the life of the process)")
 
 	fs.DurationVar(&s.staleAfter, "stale-after", aggregator.DefaultWindow, "how long a report keeps a rank fresh; at least three report intervals")
 	fs.DurationVar(&s.zmqStaleAfter, "zmq-stale-after", aggregator.DefaultZMQWindow, "the same for ranks fed over ZMQ, whose publishers may be silent for one long step; at least 2.5s")
@@ -70,6 +77,7 @@ func (s *settings) register(fs *pflag.FlagSet) {
 	fs.IntVar(&s.maxMessageBytes, "max-message-bytes", 1<<20, "size of one gRPC message from a peer")
 	fs.IntVar(&s.maxStreamsPerConnection, "max-streams-per-connection", 1024, "concurrent gRPC calls on one connection")
 	fs.IntVar(&s.maxConnections, "max-connections", 65536, "connections to each of the two listeners")
+	fs.IntVar(&s.maxZMQSockets, "max-zmq-sockets", 0, "ranks subscribed to over ZMQ (default: what the limit of open files allows)")
 	fs.IntVar(&s.maxReportStreams, "max-report-streams", 32768, "report streams in total")
 	fs.IntVar(&s.maxWatchers, "max-watchers", 4096, "watchers over gRPC in total")
 	fs.IntVar(&s.maxHTTPWatchers, "max-http-watchers", 64, "watchers over HTTP in total")
@@ -108,7 +116,7 @@ func (s *settings) check() error {
 		{"max-workers", s.maxWorkers, 1, 1 << 20}, {"max-ranks", s.maxRanks, 1, 1 << 16}, {"max-dp-rank", s.maxDPRank, 1, 1<<31 - 1},
 		{"max-message-bytes", s.maxMessageBytes, 1024, 64 << 20}, {"max-streams-per-connection", s.maxStreamsPerConnection, 1, 1 << 20},
 		{"max-connections", s.maxConnections, 1, 1 << 20}, {"max-report-streams", s.maxReportStreams, 1, 1 << 20},
-		{"max-watchers", s.maxWatchers, 1, 1 << 20}, {"max-http-watchers", s.maxHTTPWatchers, 1, 1 << 20},
+		{"max-zmq-sockets", s.maxZMQSockets, 0, 1 << 20}, {"max-watchers", s.maxWatchers, 1, 1 << 20}, {"max-http-watchers", s.maxHTTPWatchers, 1, 1 << 20},
 	} {
 		if n.value < n.least || n.value > n.most {
 			bad(n.key, n.value, fmt.Sprintf("want %d to %d", n.least, n.most))

@@ -21,11 +21,15 @@ func (s subscriber) SetTargets(ends []registration.RankEndpoint) {
 }
 
 // newBridge returns the bridge to the load sockets that registration names. registry is asked only while the bridge runs.
-func newBridge(sink *aggregator.Aggregator, registry func() *registration.Registry, log *slog.Logger) (*zmq.Bridge, error) {
+func newBridge(s *settings, sink *aggregator.Aggregator, registry func() *registration.Registry, log *slog.Logger) (*zmq.Bridge, error) {
 	return zmq.New(zmq.Options{
 		Sink:    sink,
 		Confirm: func(ctx context.Context, id string) error { return registry().Confirm(ctx, id) },
 		Silent:  func(id string) { registry().Probe(id) },
-		Logger:  log,
+		Curve: zmq.Curve{
+			ServerKey: s.curveServerKey, PublicKeyFile: s.curvePublicKeyFile, SecretKeyFile: s.curveSecretKeyFile,
+		},
+		MaxSockets: s.maxZMQSockets,
+		Logger:     log,
 	})
 }
