@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/term"
 
 	"github.com/loadmonitor/loadmonitor/client"
 	"github.com/loadmonitor/loadmonitor/internal/engine"
@@ -45,11 +44,18 @@ and how long reports took from an engine's send to the watcher's view.`,
 		if duration < 0 {
 			return fmt.Errorf("duration is %v: want 0 (run until interrupted) or more", duration)
 		}
-		log, err := s.logger(cmd.ErrOrStderr())
-		if err != nil {
+		d := &demo{out: cmd.OutOrStdout(), settings: s, delays: newDelays()}
+		logTo := cmd.ErrOrStderr()
+		if _, _, table := terminalSize(d.out); table {
+			if _, _, same := terminalSize(logTo); same { // lines in between would tear the table
+				logTo = &d.recent
+				defer func() { _, _ = io.WriteString(cmd.ErrOrStderr(), d.recent.last(recentLimit)) }()
+			}
+		}
+		var err error
+		if d.log, err = s.logger(logTo); err != nil {
 			return err
 		}
-		d := &demo{out: cmd.OutOrStdout(), settings: s, delays: newDelays(), log: log}
 		return d.run(cmd.Context(), &flags, duration)
 	}
 	return cmd
@@ -61,6 +67,7 @@ type demo struct {
 	settings *settings
 	log      *slog.Logger
 	delays   *delays
+	recent   recentLines // of the log, while a table is on its terminal
 
 	monitor *monitor
 	fleet   *engine.Fleet
@@ -151,11 +158,8 @@ func (d *demo) show(ctx context.Context, duration time.Duration) {
 	if duration > 0 {
 		end = time.After(duration)
 	}
-	height := 0
-	if f, ok := d.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		if _, h, err := term.GetSize(int(f.Fd())); err == nil {
-			height = h
-		}
+	if _, _, ok := terminalSize(d.out); ok {
+		_, _ = io.WriteString(d.out, "\x1b[2J")
 	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -166,8 +170,8 @@ func (d *demo) show(ctx context.Context, duration time.Duration) {
 		case <-end:
 			return
 		case <-tick.C:
-			if height > 0 {
-				d.table(height)
+			if width, height, ok := terminalSize(d.out); ok {
+				_, _ = io.WriteString(d.out, screenFrame(d.table(height), width, height))
 			} else {
 				fmt.Fprintln(d.out, d.progress())
 			}
@@ -183,16 +187,16 @@ func (d *demo) progress() string {
 		ms(p[0]), ms(p[1]))
 }
 
-// table redraws the screen: what fits of the workers, under the line of progress.
-func (d *demo) table(height int) {
+// table returns what fits of the workers on so many lines, between the line of progress and the end of the log.
+func (d *demo) table(height int) string {
 	var b strings.Builder
-	b.WriteString("\x1b[H\x1b[2J")
+	log := d.recent.last(max(0, min(3, height-8)))
 	fmt.Fprintf(&b, "http://%s/v1/load_monitor/snapshot  (ctrl-c ends)\n%s\n\n", d.monitor.httpAddr, d.progress())
 	now := time.Now()
 	var rows []row
 	v := d.watcher.View()
 	for w := range v.All() {
-		if len(rows) == max(1, height-6) {
+		if len(rows) == max(1, height-6-strings.Count(log, "\n")) {
 			break
 		}
 		rows = append(rows, viewRow(w, now))
@@ -201,7 +205,8 @@ func (d *demo) table(height int) {
 	if hidden := v.Len() - len(rows); hidden > 0 {
 		fmt.Fprintf(&b, "and %d more\n", hidden)
 	}
-	_, _ = io.WriteString(d.out, b.String())
+	b.WriteString(log)
+	return b.String()
 }
 
 // summary says what happened.

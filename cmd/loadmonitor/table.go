@@ -26,7 +26,7 @@ type row struct {
 const unknown = "-"
 
 // writeTable writes the rows under a header, aligned. A cell that is not ended by a tab would not count for the width of
-// its column, so every row has all its tabs, and the blanks that they leave behind rows without a reason are cut.
+// its column, so every row has all its tabs, and the blanks that they leave behind rows without a reason are cut. On a terminal so is what passes its width: the last column is text.
 func writeTable(w io.Writer, rows []row) error {
 	var aligned strings.Builder
 	tw := tabwriter.NewWriter(&aligned, 0, 0, 2, ' ', 0)
@@ -44,7 +44,11 @@ func writeTable(w io.Writer, rows []row) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	for line := range strings.Lines(aligned.String()) {
+	text := aligned.String()
+	if width, _, ok := terminalSize(w); ok {
+		text = cutLines(text, width)
+	}
+	for line := range strings.Lines(text) {
 		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
 			return err
 		}
