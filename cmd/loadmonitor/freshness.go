@@ -20,14 +20,15 @@ const (
 )
 
 // freshnessLog logs when a worker ceases to be of use to routers and when it is fresh again: one line each per episode, and
-// one for each change from one trouble to another. Workers that never reported are registration's to log.
+// one for each change from one trouble to another. Workers that never reported are registration's to log. Incomplete counts
+// from the second look on: an engine whose ranks report one after the other begins with it.
 type freshnessLog struct {
 	log     *slog.Logger
 	trouble map[string]*trouble // by worker id
 	look    uint64
 }
 
-// trouble is the freshness that was logged last of a worker that is not fresh.
+// trouble is the freshness that was logged last of a worker that is not fresh; unspecified: none yet.
 type trouble struct {
 	freshness load.Freshness
 	look      uint64 // the newest that found the worker; one that was removed is forgotten
@@ -76,17 +77,24 @@ func (l *freshnessLog) see(s *load.Snapshot) bool {
 		switch e.Freshness {
 		case load.Stale, load.Incomplete, load.Unreachable:
 			t := l.trouble[e.Worker.ID]
-			if t == nil {
+			begins := t == nil
+			if begins {
 				t = &trouble{}
 				l.trouble[e.Worker.ID] = t
 			}
 			t.look = l.look
+			if begins && e.Freshness == load.Incomplete {
+				continue
+			}
 			if t.freshness != e.Freshness {
 				t.freshness = e.Freshness
 				say(e)
 			}
 		case load.Fresh:
-			if len(l.trouble) > 0 && l.trouble[e.Worker.ID] != nil {
+			if len(l.trouble) == 0 {
+				continue
+			}
+			if t := l.trouble[e.Worker.ID]; t != nil && t.freshness != load.FreshnessUnspecified {
 				say(e)
 			}
 		}

@@ -40,7 +40,8 @@ func TestFreshnessLog_OneLinePerEpisode(t *testing.T) {
 		snapshotOf(load.Missing, load.Missing), snapshotOf(load.Fresh, load.Fresh),
 		snapshotOf(load.Fresh, load.Stale), snapshotOf(load.Fresh, load.Stale), snapshotOf(load.Fresh, load.Unreachable),
 		snapshotOf(load.Fresh, load.Fresh), snapshotOf(load.Fresh, load.Fresh),
-		snapshotOf(load.Incomplete, load.Fresh), snapshotOf(), snapshotOf(load.Fresh),
+		snapshotOf(load.Fresh, load.Incomplete), snapshotOf(load.Fresh, load.Fresh), // its ranks report one after the other
+		snapshotOf(load.Incomplete, load.Fresh), snapshotOf(load.Incomplete, load.Fresh), snapshotOf(), snapshotOf(load.Fresh),
 	} {
 		l.see(s)
 	}
@@ -62,6 +63,7 @@ func TestFreshnessLog_CountsWhatIsTooMuch(t *testing.T) {
 		all[i] = load.Stale
 	}
 	all[29] = load.Incomplete
+	l.trouble["w29"] = &trouble{freshness: load.Stale}
 	l.see(snapshotOf(all...))
 	if n := strings.Count(log.String(), "\n"); n != linesPerLook+1 || !strings.HasSuffix(log.String(), `msg="more workers changed" stale=9 incomplete=1`+"\n") {
 		t.Errorf("%d lines:\n%s", n, &log)
