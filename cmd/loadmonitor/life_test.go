@@ -183,12 +183,13 @@ func TestServe_EndsInOrder(t *testing.T) {
 func TestServe_SecondSignalEndsAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	m := serve(t, "--shutdown-grace", "10m")
+	m := serve(t, "--shutdown-grace", "10m", "--heartbeat", "100ms")
 	m.get(ctx, "/healthz")
 	between := proxy.Start(t, m.grpc)
 	watch := start(t, "watch", "--grpc", between.Addr(), "-o", "json")
 	watch.next(func(c change) bool { return c.Link == "up" })
 	between.Freeze()
+	watch.next(func(c change) bool { return strings.Contains(c.Link, "silent") }) // what was on its way has arrived
 	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

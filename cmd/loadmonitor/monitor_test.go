@@ -44,13 +44,18 @@ func TestMonitor_PublishesUntilThePeersAreGone(t *testing.T) {
 		}
 		return c
 	}
-	watch(between.Addr()) // a peer that takes nothing, and so holds the drain up
+	down := func(c *client.Client) {
+		t.Helper()
+		if _, err := c.Wait(ctx, func(v *client.View) bool { return !v.Link.Up }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stuck := watch(between.Addr()) // a peer that takes nothing, and so holds the drain up for seconds
 	told := watch(m.grpcAddr.String())
 	between.Freeze()
+	down(stuck) // what was on its way has arrived
 	stop()
-	if _, err := told.Wait(ctx, func(v *client.View) bool { return !v.Link.Up }); err != nil {
-		t.Fatal(err)
-	}
+	down(told)
 
 	for range 3 {
 		pub := m.aggregator.Current()
