@@ -93,41 +93,44 @@ func (in *infoReader) object(f func(key string) error) error {
 // members reads the rest of an object whose brace was read.
 func (in *infoReader) members(f func(key string) error) error {
 	b, err := in.next()
-	if b == '}' && err == nil {
+	if err == nil && b == '}' {
 		return nil
 	}
-	for {
-		switch {
-		case err != nil:
-			return inside(err)
-		case b != '"':
+	for err == nil {
+		if b != '"' {
 			return errNoObject
 		}
-		key, whole, err := in.quoted()
-		if err != nil {
+		if err := in.member(f); err != nil {
 			return err
 		}
-		if err := in.expect(':'); err != nil {
-			return err
+		if b, err = in.next(); err != nil {
+			break
 		}
-		if whole {
-			err = f(key)
-		} else {
-			_, err = in.value()
-		}
-		if err != nil {
-			return err
-		}
-		switch b, err = in.next(); {
-		case err != nil:
-			return inside(err)
-		case b == '}':
+		switch b {
+		case '}':
 			return nil
-		case b != ',':
+		case ',':
+			b, err = in.next()
+		default:
 			return errNoObject
 		}
-		b, err = in.next()
 	}
+	return inside(err)
+}
+
+// member reads a key, whose opening quote was read, and its value.
+func (in *infoReader) member(f func(key string) error) error {
+	key, whole, err := in.quoted()
+	if err != nil {
+		return err
+	}
+	if err := in.expect(':'); err != nil {
+		return err
+	}
+	if !whole {
+		return in.skip()
+	}
+	return f(key)
 }
 
 // block reads the next value, which should be an object: f is called for each key as by object. Otherwise is says what

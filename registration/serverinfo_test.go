@@ -254,13 +254,15 @@ func TestServerInfo_Bounds(t *testing.T) {
 
 func TestServerInfo_ReaderErrorIsKept(t *testing.T) {
 	broken := errors.New("reset")
-	for _, head := range []string{"", "{", `{"dp_size":2`, `{"dp_size":2}`} {
+	whole := `{"dp_size":2,"a":{"b":["c"]},"kv_events":{"dp_size":"2", "load_topic" : null}} `
+	for n := range len(whole) + 1 { // wherever it breaks off
+		head := whole[:n]
 		_, err := readServerInfo(io.MultiReader(strings.NewReader(head), iotest.ErrReader(broken)), DefaultMaxRanks)
 		if !errors.Is(err, broken) {
 			t.Errorf("after %q: %v", head, err)
 		}
 	}
-	whole := block("")
+	whole = block("")
 	if f, err := readServerInfo(iotest.OneByteReader(strings.NewReader(whole)), DefaultMaxRanks); err != nil || !f.load.told {
 		t.Errorf("byte by byte: %+v, %v", f, err)
 	}
