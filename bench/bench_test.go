@@ -13,8 +13,8 @@ import (
 
 // TestMain makes the test binary be a subject when it is started as one.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == subject.Word {
-		exit(subject.Main(os.Args[2], os.Stdin, os.Stdout))
+	if len(os.Args) == 2 && os.Args[1] == subject.Word {
+		exit(subject.Main(os.Stdin, os.Stdout))
 	}
 	os.Exit(m.Run())
 }

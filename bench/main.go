@@ -21,8 +21,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == subject.Word {
-		exit(subject.Main(os.Args[2], os.Stdin, os.Stdout))
+	if len(os.Args) == 2 && os.Args[1] == subject.Word {
+		exit(subject.Main(os.Stdin, os.Stdout))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

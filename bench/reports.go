@@ -97,6 +97,7 @@ func (b *bench) window(p *subject.Process) (subject.Stats, error) {
 		if err := p.EndProfile(); err != nil {
 			return subject.Stats{}, err
 		}
+		b.profile = false
 	}
 	before, err := p.Stats()
 	if err != nil {

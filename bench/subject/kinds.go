@@ -15,6 +15,10 @@ const (
 	Sender   Kind = "sender"   // a gRPC handler that sends ready bytes to whoever watches, once for each report it gets
 	Pipe     Kind = "pipe"     // a gRPC handler that passes the bytes of reports on to whoever watches
 	Poller   Kind = "poller"   // gets a page over HTTP and reads it as Prometheus text, again and again
+
+	Bridge     Kind = "bridge"     // the product: load from ZMQ sockets
+	ZMQLoop    Kind = "zmq loop"   // a loop in C that receives from ZMQ sockets and drops what it gets
+	Publishers Kind = "publishers" // what the two above receive from
 )
 
 // Config is what a subject needs to know.
@@ -32,6 +36,15 @@ type Config struct {
 	// URL and Rate are what a Poller polls, and how often a second; 0: without a pause.
 	URL  string
 	Rate float64
+
+	// Endpoints are what a Bridge and a ZMQLoop subscribe to; the others are where Publishers tell that they are: Workers ×
+	// Ranks sockets, each of which sends Rate times a second, or with SilentAfterMs above 0 only that long.
+	Endpoints     []string
+	SilentAfterMs int
+	// Alone lets a Bridge count what it decoded instead of handing it to an aggregator.
+	Alone bool
+	// WarmMs and WindowMs are the times of a ZMQLoop, which measures by itself.
+	WarmMs, WindowMs int
 }
 
 // program is a subject within its process. Its methods other than run may be called while run runs.
@@ -56,6 +69,12 @@ func newProgram(c Config) (program, error) {
 		return newPipe(c), nil
 	case Poller:
 		return newPoller(c), nil
+	case Bridge:
+		return newBridge(c)
+	case ZMQLoop:
+		return &zmqLoop{c: c}, nil
+	case Publishers:
+		return &publishers{c: c}, nil
 	}
 	return nil, fmt.Errorf("subject %q is not known", c.Kind)
 }

@@ -1,7 +1,6 @@
 package subject
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,10 +23,11 @@ type hello struct {
 	Error string // why it does not
 }
 
-// Main runs a subject until its input ends. config is a Config as JSON.
-func Main(config string, in io.Reader, out io.Writer) error {
+// Main runs a subject until its input ends, which begins with its Config.
+func Main(in io.Reader, out io.Writer) error {
+	input := json.NewDecoder(in)
 	var c Config
-	if err := json.Unmarshal([]byte(config), &c); err != nil {
+	if err := input.Decode(&c); err != nil {
 		return fmt.Errorf("configuration of the subject: %w", err)
 	}
 	p, err := newProgram(c)
@@ -48,21 +48,22 @@ func Main(config string, in io.Reader, out io.Writer) error {
 			return err
 		}
 	}
-	lines := bufio.NewScanner(in)
-	for lines.Scan() {
-		if err := obey(p, lines.Bytes(), answer); err != nil {
+	for {
+		var cmd command
+		if err := input.Decode(&cmd); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return fmt.Errorf("command to the subject: %w", err)
+		}
+		if err := obey(p, cmd, answer); err != nil {
 			return err
 		}
 	}
 	cancel()
-	return errors.Join(lines.Err(), <-done)
+	return <-done
 }
 
-func obey(p program, line []byte, answer *json.Encoder) error {
-	var cmd command
-	if err := json.Unmarshal(line, &cmd); err != nil {
-		return fmt.Errorf("command %q: %w", line, err)
-	}
+func obey(p program, cmd command, answer *json.Encoder) error {
 	if cmd.StartUs > 0 {
 		p.measure(cmd.StartUs)
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Word is the first argument with which the bench binary is told to be a subject; the second is its configuration.
+// Word is the only argument of a bench binary that is to be a subject.
 const Word = "subject"
 
 // stopTimeout is how long a subject may take to end.
@@ -30,15 +30,11 @@ type Process struct {
 
 // Start starts a subject and waits until it serves. What it writes on standard error goes to ours.
 func Start(c Config) (*Process, error) {
-	config, err := json.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{kind: c.Kind, cmd: exec.Command(self, Word, string(config))}
+	p := &Process{kind: c.Kind, cmd: exec.Command(self, Word)}
 	p.cmd.Stderr = os.Stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -52,7 +48,11 @@ func Start(c Config) (*Process, error) {
 		return nil, fmt.Errorf("start the %s: %w", c.Kind, err)
 	}
 	var h hello
-	if err := p.out.Decode(&h); err != nil || h.Error != "" {
+	err = p.input.Encode(c)
+	if err == nil {
+		err = p.out.Decode(&h)
+	}
+	if err != nil || h.Error != "" {
 		return nil, fmt.Errorf("start the %s: %w", c.Kind, errors.Join(err, p.Stop(), said(h.Error)))
 	}
 	p.Addr = h.Addr

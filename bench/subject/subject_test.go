@@ -13,8 +13,8 @@ import (
 
 // TestMain makes the test binary be a subject when it is started as one.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == Word {
-		if err := Main(os.Args[2], os.Stdin, os.Stdout); err != nil {
+	if len(os.Args) == 2 && os.Args[1] == Word {
+		if err := Main(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -1,0 +1,61 @@
+package subject
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/loadmonitor/loadmonitor/bridge/zmq/zmqtest"
+)
+
+// zmqLoop is the least that a program can do to receive from as many sockets. It measures by itself, once: before it has,
+// its stats are zero.
+type zmqLoop struct {
+	delays
+	c     Config
+	usage atomic.Pointer[zmqtest.Usage]
+}
+
+func (z *zmqLoop) run(ctx context.Context, ready func(addr string)) error {
+	ready("")
+	u, err := zmqtest.BareReceive(z.c.Endpoints, time.Duration(z.c.WarmMs)*time.Millisecond, time.Duration(z.c.WindowMs)*time.Millisecond)
+	if err != nil {
+		return err
+	}
+	z.usage.Store(&u)
+	<-ctx.Done()
+	return nil
+}
+
+func (z *zmqLoop) count(s *Stats) {
+	s.CPU, s.Wall = 0, 0
+	if u := z.usage.Load(); u != nil {
+		s.Messages, s.CPU, s.Wall = uint64(u.Messages), u.CPU, u.Wall
+	}
+}
+
+// publishers are the engines' side.
+type publishers struct {
+	delays
+	c Config
+}
+
+func (p *publishers) run(ctx context.Context, ready func(addr string)) error {
+	fleet, err := zmqtest.NewFleet(p.c.Workers * p.c.Ranks)
+	if err != nil {
+		return err
+	}
+	defer fleet.Close()
+	ready(strings.Join(fleet.Endpoints(), " "))
+	if p.c.SilentAfterMs > 0 {
+		loud, cancel := context.WithTimeout(ctx, time.Duration(p.c.SilentAfterMs)*time.Millisecond)
+		defer cancel()
+		err := fleet.Publish(p.c.Rate, loud.Done())
+		<-ctx.Done()
+		return err
+	}
+	return fleet.Publish(p.c.Rate, ctx.Done())
+}
+
+func (*publishers) count(*Stats) {}
