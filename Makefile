@@ -51,8 +51,9 @@ cases: deps ## run what takes long: 10,000 random histories under the race detec
 	go test -race -tags cases -timeout 6h -v -run TestHistories_TenThousand ./internal/integration
 
 .PHONY: interop
-interop: build ## run stock Python peers against the binary
-	@tools/deps python3-grpcio python3-grpc-tools
+interop: build ## run stock Python peers and the load publisher of SGLang releases against the binary
+	@tools/deps python3-grpcio python3-grpc-tools python3-pip
+	@internal/interop/sglang_fetch .cache/sglang
 	go test -tags interop -count=1 ./internal/interop
 
 # quick takes a few minutes, full about an hour.
