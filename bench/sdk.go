@@ -15,8 +15,6 @@ import (
 // sdkWorkers is the size of the fleet in which a router looks something up.
 const sdkWorkers = 1000
 
-const figLookupAllocs = "allocations of a look-up"
-
 // routed calls f with a client that holds a fleet.
 func (b *bench) routed(f func(c *client.Client) error) (err error) {
 	p, err := subject.Start(subject.Config{Kind: subject.Monitor, Workers: sdkWorkers, Ranks: 8})
@@ -56,6 +54,8 @@ func (b *bench) perCall(f func(calls int)) float64 {
 }
 
 // sink keeps the compiler from leaving look-ups out.
+//
+//lint:ignore U1000 it is written only
 var sink uint64
 
 func (b *bench) sdkView(row *result.Row) error {

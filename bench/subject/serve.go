@@ -21,7 +21,6 @@ func serverOptions() []grpc.ServerOption {
 		grpc.StaticConnWindowSize(window),
 		grpc.ReadBufferSize(8 << 10),
 		grpc.WriteBufferSize(32 << 10),
-		grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),

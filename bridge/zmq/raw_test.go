@@ -15,7 +15,6 @@ type rawPublisher struct {
 	endpoint string
 
 	mu    sync.Mutex
-	conns int // that completed the handshake
 }
 
 // serveRaw starts a publisher on a free port. It lets each connection shake hands and hands it to serve, which owns it
@@ -45,13 +44,8 @@ func serveRaw(t testing.TB, handshake bool, serve func(c net.Conn)) *rawPublishe
 					delete(open, c)
 					p.mu.Unlock()
 				}()
-				if handshake {
-					if shakeHands(c) != nil {
-						return
-					}
-					p.mu.Lock()
-					p.conns++
-					p.mu.Unlock()
+				if handshake && shakeHands(c) != nil {
+					return
 				}
 				serve(c)
 			})
@@ -67,12 +61,6 @@ func serveRaw(t testing.TB, handshake bool, serve func(c net.Conn)) *rawPublishe
 		running.Wait()
 	})
 	return p
-}
-
-func (p *rawPublisher) connections() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.conns
 }
 
 // shakeHands plays a publisher's part of ZMTP 3.0 with the NULL mechanism, up to and with the first subscription.
