@@ -39,7 +39,7 @@ func TestPython_EnginesAndRouters(t *testing.T) {
 
 	monitor := start(t, binary, "serve", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
 		"--worker", engines[0], "--worker", engines[1],
-		"--report-interval", "100ms", "--stale-after", "600ms", "--lease", "2s", "--heartbeat", "500ms")
+		"--report-interval", "100ms", "--stale-after", "600ms", "--lease", "2s", "--heartbeat", "150ms")
 	serving := monitor.logged(t, regexp.MustCompile(`msg=serving grpc=(\S+) http=(\S+)`))
 
 	routers := start(t, python, "watch.py", stubs, serving[1], serving[2], "6")
