@@ -14,7 +14,7 @@ type rawPublisher struct {
 	listener net.Listener
 	endpoint string
 
-	mu    sync.Mutex
+	mu sync.Mutex
 }
 
 // serveRaw starts a publisher on a free port. It lets each connection shake hands and hands it to serve, which owns it
