@@ -35,13 +35,14 @@ type Options struct {
 
 	// Confirm says whether the engine behind a worker's address is the one that is registered. It is called with the first
 	// message of every connection, at most once at a time for a worker, in a goroutine of its own; until it has returned nil
-	// nothing from that connection counts. It must return within ConfirmTimeout after the context's end. nil: every endpoint
-	// is trusted.
+	// nothing from that connection counts. It has ConfirmTimeout and must return soon after its context has ended. nil: every
+	// endpoint is trusted.
 	Confirm func(ctx context.Context, workerID string) error
 	// Silent is told of workers one of whose ranks is silent or cannot be dialled, at most every few seconds for a worker,
 	// so that registration may look at them again. It must not block.
 	Silent func(workerID string)
-	// Resolve looks a name up. Default: the Go resolver, which holds no thread.
+	// Resolve looks a name up. It must return soon after its context has ended. Default: the Go resolver, which holds no
+	// thread.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	Curve   Curve
 
@@ -244,7 +245,8 @@ func (b *Bridge) SetTargets(targets []Target) {
 		}
 		r := b.ranks[t.key()]
 		if r == nil || r.target != *t {
-			r = &rank{target: *t, owner: b.ownerOf(t.WorkerID)}
+			// Whoever had the rank before may have left a note.
+			r = &rank{target: *t, owner: b.ownerOf(t.WorkerID), noted: true}
 			of(r.owner).come = append(of(r.owner).come, r)
 		}
 		next[t.key()] = r

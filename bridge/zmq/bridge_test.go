@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
@@ -120,6 +122,65 @@ func TestBridge_ShrinkingClosesSockets(t *testing.T) {
 	s.await(t, "two sockets", func() bool { return metric(t, b, "zmq_sockets") == 2 && metric(t, b, "zmq_targets") == 2 })
 }
 
+// Case E4: messages of a rank that left which are in its socket still are counted, and handed to nobody.
+func TestBridge_LateMessagesAreCounted(t *testing.T) {
+	t.Parallel()
+	c, s := testContext(t), newRecorder()
+	p0, p5 := socket(t, c, anyPort), socket(t, c, anyPort)
+	o := steady(s)
+	o.Owners = 1
+	b, _ := start(t, o, target("w", 0, p0.Endpoint()), target("w", 5, p5.Endpoint()))
+	n0, n5 := meet(t, p0, s, "w", 0), meet(t, p5, s, "w", 5)
+	held, release := make(chan struct{}), make(chan struct{})
+	s.mu.Lock()
+	s.refuse = func(r *load.RankReport) error {
+		if r.Load.DPRank == 0 && runningOf(r) == 77 {
+			s.mu.Unlock()
+			close(held)
+			<-release
+			s.mu.Lock()
+		}
+		return nil
+	}
+	s.mu.Unlock()
+	if err := p0.Send("load", n0, running(77)); err != nil {
+		t.Fatal(err)
+	}
+	<-held
+	if err := p5.Send("load", n5, running(5)); err != nil {
+		t.Fatal(err)
+	}
+	// The owner is held, so whether the message is in the socket is seen by its descriptor.
+	b.mu.Lock()
+	fds := []unix.PollFd{{Fd: int32(b.ranks[targetKey{"w", 5}].conn.fd), Events: unix.POLLIN}}
+	b.mu.Unlock()
+	s.await(t, "the message to arrive", func() bool {
+		n, err := unix.Poll(fds, 0)
+		return err == nil && n == 1
+	})
+	b.SetTargets([]Target{target("w", 0, p0.Endpoint())})
+	close(release)
+	s.await(t, "the late message to be counted", func() bool { return metric(t, b, "zmq_messages_late_total") >= 1 })
+	if got := s.awaitReports(t, "w", 5, 1); runningOf(&got[len(got)-1]) == 5 {
+		t.Error("a late message was handed on")
+	}
+}
+
+// A note outlives its target: whoever took the rank away may have said why.
+func TestBridge_NoteOutlivesItsTarget(t *testing.T) {
+	t.Parallel()
+	s := newRecorder()
+	b, _ := start(t, steady(s), target("w", 0, endpointOf(freePort(t))))
+	s.awaitNote(t, "w", 0, "refuses connections")
+	b.SetTargets(nil)
+	s.mu.Lock()
+	s.notes[targetKey{"w", 0}] = "not dialled: its socket is another worker's"
+	s.mu.Unlock()
+	b.SetTargets([]Target{{WorkerID: "x", Port: 0, Host: "::1"}})
+	s.awaitNote(t, "x", 0, "port 0 is not dialled") // so the one before is done
+	s.awaitNote(t, "w", 0, "another worker's")
+}
+
 // A rank whose target stays the same keeps its connection; one whose generation changed is dialled anew.
 func TestBridge_ChangedTargetsAreDialledAnew(t *testing.T) {
 	t.Parallel()
@@ -144,6 +205,37 @@ func TestBridge_ChangedTargetsAreDialledAnew(t *testing.T) {
 	if got := metric(t, b, "zmq_connects_total"); got != 3 {
 		t.Errorf("%v connections, want 3", got)
 	}
+}
+
+// Case G4: an engine may change the form of its messages, and equal content gives equal values in both. (A map has no
+// counters since start, an array no shares.)
+func TestBridge_FormsMaySwitch(t *testing.T) {
+	t.Parallel()
+	c, s := testContext(t), newRecorder()
+	e := publish(t, c, anyPort, []byte("\x96\xa8LoadStat\x07\x03\x64\xcd\x03\xe8\x00"))
+	to := target("w", 0, e.endpoint)
+	to.Topic, to.TopicKnown = "", false
+	start(t, steady(s), to)
+	array := s.awaitReports(t, "w", 0, 1)[0]
+	e.set([]byte("\x84\xb0num_running_reqs\x07\xb0num_waiting_reqs\x03\xafnum_used_tokens\x64\xb4max_total_num_tokens\xcd\x03\xe8"))
+	var asMap load.RankReport
+	s.await(t, "a map", func() bool {
+		got := s.reports[targetKey{"w", 0}]
+		asMap = got[len(got)-1]
+		return !asMap.CapacityOptional
+	})
+	for _, f := range loadStatHead {
+		a, aKnown := array.Load.Int(f)
+		m, mKnown := asMap.Load.Int(f)
+		if a != m || a == 0 || !aKnown || !mKnown {
+			t.Errorf("%s: %d (known: %v) as an array, %d (known: %v) as a map", f, a, aKnown, m, mKnown)
+		}
+	}
+	e.set(running(1))
+	s.await(t, "an array again", func() bool {
+		got := s.reports[targetKey{"w", 0}]
+		return got[len(got)-1].CapacityOptional
+	})
 }
 
 // A second endpoint for a rank that has one is named and left alone.

@@ -123,7 +123,11 @@ func (o *owner) vacate(c *conn) {
 	o.vacant = append(o.vacant, i)
 }
 
+// countLate counts what a connection that is about to be closed still has.
 func (o *owner) countLate(c *conn) {
+	if c.held != nil {
+		o.b.counts.late.Add(1)
+	}
 	d, _ := drain(c.handle, c.rank.target.Topic, c.rank.target.TopicKnown, o.buffer)
 	o.b.counts.messages.Add(uint64(d.messages))
 	o.b.counts.late.Add(uint64(d.good))

@@ -3,6 +3,7 @@ package zmq
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestLimitsOf(t *testing.T) {
@@ -26,6 +27,20 @@ func TestLimitsOf(t *testing.T) {
 		}
 		if s := l.shortfall(123456); !strings.Contains(s, "too many open files: 123456 ranks") {
 			t.Errorf("shortfall %q", s)
+		}
+	}
+}
+
+func TestBridge_HeartbeatsCostTheSameForAnyFleet(t *testing.T) {
+	b, err := New(Options{Sink: newRecorder()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[int]time.Duration{
+		0: minHeartbeat, 1000: minHeartbeat, 2000: 40 * time.Second, 8192: maxHeartbeat, 1 << 20: maxHeartbeat,
+	} {
+		if got := b.heartbeat(n); got != want {
+			t.Errorf("%d sockets: %v, want %v", n, got, want)
 		}
 	}
 }

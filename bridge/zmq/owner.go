@@ -190,7 +190,8 @@ func (o *owner) add(r *rank) {
 	o.note(r, o.b.limits.shortfall(int(o.b.counts.targets.Load())))
 }
 
-// remove ends with a rank, whether or not it was added.
+// remove ends with a rank, whether or not it was added. Its note stays: whoever took it out of the targets may have said
+// why by now.
 func (o *owner) remove(r *rank) {
 	w := r.worker
 	if w == nil {
@@ -200,7 +201,7 @@ func (o *owner) remove(r *rank) {
 		o.countLate(r.conn)
 		o.drop(r.conn)
 	}
-	o.settle(r)
+	o.endTrouble(r)
 	if r.target.invalid() == "" {
 		o.b.dialer.drop(r.target.Host)
 		next := o.b.places.leave(r)

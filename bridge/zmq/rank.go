@@ -28,7 +28,7 @@ type rank struct {
 	connects uint32
 	fails    uint8 // dials in a row that failed
 	silences uint8 // connections in a row that were given up for silence
-	noted    bool  // the sink shows a note of ours
+	noted    bool  // the sink may show a note
 	trouble  bool  // counted in worker.trouble
 	missed   bool  // the name did not point to the connection's address when last looked up
 }

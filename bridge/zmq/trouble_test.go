@@ -209,15 +209,18 @@ func TestBridge_FailedRedialIsTriedAgain(t *testing.T) {
 	garbled := make(chan struct{})
 	go func() {
 		defer close(garbled)
-		conn, err := l.Accept()
-		if err == nil {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
 			conn.Write([]byte("\x00\x01garbage that is no greeting at all, and then the end"))
 			conn.Close()
 		}
 	}()
 	s.awaitNoted(t, "w", 0, "does not speak ZMTP")
-	<-garbled
 	l.Close()
+	<-garbled
 	publish(t, c, e.endpoint, running(2))
 	s.await(t, "the publisher that came back", func() bool {
 		got := s.reports[targetKey{"w", 0}]

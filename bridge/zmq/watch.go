@@ -154,6 +154,10 @@ func (o *owner) settle(r *rank) {
 		r.noted = false
 		o.b.options.Sink.SetRankNote(r.target.WorkerID, r.target.Rank, "")
 	}
+	o.endTrouble(r)
+}
+
+func (o *owner) endTrouble(r *rank) {
 	if !r.trouble {
 		return
 	}
