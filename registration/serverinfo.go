@@ -47,7 +47,8 @@ const maxTopicBytes = 255
 // these rules (case K9):
 //
 //   - A number is a JSON number without a fraction, or a string of decimal digits. null is as good as absent.
-//   - dp_size of the engine says how many DP ranks there are; absent, below 1 or above maxRanks: that is not known.
+//   - dp_size of the engine says how many DP ranks there are; absent, below 1 or above maxRanks: that is not known. Nor is
+//     it where attn_dp_size names another number of ranks: releases differ in which of the two holds the count.
 //   - dp_size of kv_events says how many load sockets there are; absent: the engine's dp_size, and where that is absent
 //     too, 1. One that is no number from 1 to maxRanks leaves the engine without load sockets, as does a base port that is
 //     no port, a publisher other than zmq, or a host or topic that is no text.
@@ -56,12 +57,14 @@ const maxTopicBytes = 255
 func readServerInfo(r io.Reader, maxRanks int) (facts, error) {
 	in := newInfoReader(r)
 	var f facts
-	var size whole
+	var size, attention whole
 	var kv kvEvents
 	err := in.object(func(key string) error {
 		switch key {
 		case "dp_size":
 			return size.read(in)
+		case "attn_dp_size":
+			return attention.read(in)
 		case "served_model_name":
 			return readName(in, &f.served)
 		case "model_path":
@@ -77,7 +80,8 @@ func readServerInfo(r io.Reader, maxRanks int) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	if size.valid && size.n >= 1 && size.n <= maxRanks {
+	contradicted := attention.valid && attention.n > 1 && attention.n != size.n
+	if size.valid && size.n >= 1 && size.n <= maxRanks && !contradicted {
 		f.ranks = size.n
 	}
 	f.load = kv.sockets(size, maxRanks)

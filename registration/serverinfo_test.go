@@ -331,3 +331,15 @@ func BenchmarkServerInfo(b *testing.B) {
 		}
 	}
 }
+
+func TestServerInfo_AttentionRanksMakeTheCountUnknown(t *testing.T) {
+	for text, want := range map[string]int{
+		`{"dp_size":4}`: 4, `{"dp_size":4,"attn_dp_size":1}`: 4, `{"dp_size":4,"attn_dp_size":4}`: 4, `{"dp_size":1,"attn_dp_size":8}`: 0,
+		`{"attn_dp_size":8}`: 0, `{"dp_size":4,"attn_dp_size":"x"}`: 4,
+	} {
+		f, err := readServerInfo(strings.NewReader(text), 1024)
+		if err != nil || f.ranks != want {
+			t.Errorf("%s: %d ranks, %v; want %d", text, f.ranks, err, want)
+		}
+	}
+}
