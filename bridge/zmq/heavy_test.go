@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/loadmonitor/loadmonitor/internal/proxy"
 )
 
 // fleet starts publishers in a process of their own and returns their endpoints as one line.
@@ -187,6 +189,78 @@ func TestHeavy_EightThousandSockets(t *testing.T) {
 				t.Errorf("%d threads, want at most 16", most)
 			}
 		})
+	}
+}
+
+// Case F1 with the options of production: 30 s behind a frozen link, then another publisher at the address.
+func TestHeavy_FrozenLink(t *testing.T) {
+	t.Parallel()
+	c, s := testContext(t), newRecorder()
+	old := publish(t, c, anyPort, running(1))
+	p := proxy.Start(t, strings.TrimPrefix(old.endpoint, "tcp://"))
+	start(t, Options{Sink: s}, target("w", 0, "tcp://"+p.Addr()))
+	s.awaitReports(t, "w", 0, 3)
+	p.Freeze()
+	time.Sleep(30 * time.Second)
+	other := publish(t, c, anyPort, running(2))
+	p.Retarget(strings.TrimPrefix(other.endpoint, "tcp://"))
+	old.stop()
+	p.Unfreeze()
+	began := time.Now()
+	s.await(t, "the new publisher", func() bool {
+		got := s.reports[targetKey{"w", 0}]
+		return runningOf(&got[len(got)-1]) == 2
+	})
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("data of the new publisher after %v", took)
+	} else {
+		t.Logf("data of the new publisher after %v", took)
+	}
+}
+
+// Case L4 with the options of production.
+func TestHeavy_MovedName(t *testing.T) {
+	t.Parallel()
+	c, s, z := testContext(t), newRecorder(), newZone()
+	z.point("pod.example", "127.0.0.2")
+	old := publish(t, c, "tcp://127.0.0.2:*", running(1))
+	start(t, Options{Sink: s, Resolve: z.resolve}, named("w", 0, "pod.example", old.endpoint))
+	s.awaitReports(t, "w", 0, 2)
+	old.stop()
+	s.awaitNote(t, "w", 0, "refuses connections")
+	publish(t, c, strings.Replace(old.endpoint, "127.0.0.2", "127.0.0.3", 1), running(3))
+	z.point("pod.example", "127.0.0.3")
+	began := time.Now()
+	s.await(t, "data from where the name points to", func() bool {
+		got := s.reports[targetKey{"w", 0}]
+		return runningOf(&got[len(got)-1]) == 3
+	})
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("followed after %v", took)
+	} else {
+		t.Logf("followed after %v", took)
+	}
+}
+
+// Case F8 with the options of production: SYNs are dropped for 5 s, starting just before the rank is dialled anew.
+func TestHeavy_DroppedSYNs(t *testing.T) {
+	t.Parallel()
+	c, s := testContext(t), newRecorder()
+	e := publish(t, c, anyPort, running(1))
+	start(t, Options{Sink: s}, target("w", 0, e.endpoint))
+	s.awaitReports(t, "w", 0, 2)
+	e.stop()
+	_, port := split(e.endpoint)
+	unblock := blackHole(t, port)
+	time.Sleep(5 * time.Second)
+	unblock()
+	publish(t, c, e.endpoint, running(2))
+	began := time.Now()
+	s.awaitMore(t, "w", 0)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("connected after %v", took)
+	} else {
+		t.Logf("connected after %v", took)
 	}
 }
 

@@ -168,9 +168,7 @@ func blackHole(t testing.TB, port int) (unblock func()) {
 		t.Fatal(err)
 	}
 	address := &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 77}}
-	if err := unix.Bind(fd, address); err != nil {
-		t.Fatal(err)
-	}
+	inherit(t, func() (struct{}, error) { return struct{}{}, unix.Bind(fd, address) })
 	if err := unix.Listen(fd, 0); err != nil {
 		t.Fatal(err)
 	}
