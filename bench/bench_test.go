@@ -31,7 +31,7 @@ func TestMeasurements_MeasureSomething(t *testing.T) {
 		"messages of the product": func(b *bench) (figures, error) { return b.messages(subject.Config{Kind: subject.Monitor}, 3, 50) },
 		"messages of the ceiling": func(b *bench) (figures, error) { return b.messages(like(figures{figFrame: 900}, true), 3, 50) },
 		"ingest":                  func(b *bench) (figures, error) { return b.ingest(small, 3) },
-		"views":                   func(b *bench) (figures, error) { return b.viewed(small, 2) },
+		"views":                   func(b *bench) (figures, error) { return b.viewed(small, 2, 1) },
 		"pipe":                    func(b *bench) (figures, error) { return b.piped(small, 2, 1000) },
 		"polls": func(b *bench) (figures, error) {
 			url, stop, err := servePage(metricsPage(1000))

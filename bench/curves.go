@@ -86,3 +86,13 @@ func (b *bench) cpuByWatchers(c *result.Curve) error {
 		return last, err
 	})
 }
+
+// cpuByBytes shows what the bytes of a message cost, of which no program can spare its sender anything.
+func (b *bench) cpuByBytes(c *result.Curve) error {
+	const watchers, rate = 100, 10
+	c.Title, c.X, c.Y = "CPU per message by its size", "bytes of a message", "µs of CPU for each message"
+	c.Notes = []string{fmt.Sprintf("Ready bytes, sent to %d watchers at %d Hz: what gRPC and the kernel take.", watchers, rate)}
+	return b.grow(c, []int{1 << 10, 8 << 10, 64 << 10, 256 << 10}, []string{lineCeiling}, func(size int, _ string) (figures, error) {
+		return b.messages(subject.Config{Kind: subject.Sender, FrameBytes: size, FirstBytes: size}, watchers, rate)
+	})
+}

@@ -24,6 +24,7 @@ func (b *bench) rows() []plannedRow {
 		{"publish-1-of-10000", b.publishRatio(1, 1.5)},
 		{"publish-50-of-10000", b.publishRatio(50, 3)},
 		{"view-delay", b.viewDelay},
+		{"stopped-readers", b.stoppedReaders},
 		{"sdk-view", b.sdkView},
 		{"sdk-handle", b.sdkHandle},
 		{"sdk-id", b.sdkID},
@@ -42,6 +43,7 @@ func (b *bench) curves() []plannedCurve {
 		{"cpu-workers", b.cpuByWorkers},
 		{"cpu-ranks", b.cpuByRanks},
 		{"cpu-watchers", b.cpuByWatchers},
+		{"cpu-bytes", b.cpuByBytes},
 	}
 }
 
@@ -76,6 +78,12 @@ func (b *bench) measure(only *regexp.Regexp) (*result.Report, error) {
 			return nil, fmt.Errorf("%s: %w", p.id, err)
 		}
 		r.Curves = append(r.Curves, c)
+	}
+	if only.MatchString("sizing") {
+		var err error
+		if r.Sizes, err = b.sizing(); err != nil {
+			return nil, err
+		}
 	}
 	r.Machine.LoadAfter = result.LoadAverage()
 	r.Took = time.Since(begin).Round(time.Second).String()

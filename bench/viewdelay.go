@@ -44,7 +44,7 @@ func (b *bench) viewDelay(row *result.Row) error {
 	err = b.turns(row, names,
 		func() (figures, error) {
 			var err error
-			last, err = b.viewed(l, readers)
+			last, err = b.viewed(l, readers, 0)
 			return last, err
 		},
 		func() (figures, error) { return b.piped(l, readers, int(last[figWorker])) })
@@ -58,7 +58,7 @@ func (b *bench) viewDelay(row *result.Row) error {
 func (b *bench) heldLoad(l reportLoad, readers int) (reportLoad, string, error) {
 	asked := l
 	for {
-		f, err := b.viewed(l, readers)
+		f, err := b.viewed(l, readers, 0)
 		if err != nil {
 			return l, "", err
 		}
@@ -74,8 +74,22 @@ func (b *bench) heldLoad(l reportLoad, readers int) (reportLoad, string, error) 
 	return l, fmt.Sprintf("%v was asked for; this machine, which runs the load as well, holds no more than %g Hz.", asked, l.rate), nil
 }
 
-// viewed measures the product.
-func (b *bench) viewed(l reportLoad, readers int) (_ figures, err error) {
+// stoppedReaders compares the delay beside readers most of which have stopped to read with that beside as few that have not.
+func (b *bench) stoppedReaders(row *result.Row) error {
+	const reading, stopped = 5, 15
+	l := reportLoad{workers: 200, ranks: 8, connections: 100, rate: 10}
+	row.What, row.Unit, row.Against = "delay p99 to a view beside readers that stopped", "ms", "the same without those"
+	row.Load = fmt.Sprintf("%v, %d readers, %d of which stopped", l, reading+stopped, stopped)
+	names := []shown{{figP50, "ms"}, {figP999, "ms"}, {figCount, ""}, {figViews, "/s"}, {figCores, "cores"}, {figLate, "ms"}}
+	err := b.turns(row, names,
+		func() (figures, error) { return b.viewed(l, reading, stopped) },
+		func() (figures, error) { return b.viewed(l, reading, 0) })
+	row.Target = result.Target{Text: "nothing changes: ≤ 1.5 ×", Value: row.Ratio.Median, Limit: 1.5}
+	return err
+}
+
+// viewed measures the product beside readers, and beside others that stop to read before it is measured.
+func (b *bench) viewed(l reportLoad, readers, stopped int) (_ figures, err error) {
 	p, err := subject.Start(subject.Config{Kind: subject.Monitor, Workers: l.workers, Ranks: l.ranks})
 	if err != nil {
 		return nil, err
@@ -86,10 +100,16 @@ func (b *bench) viewed(l reportLoad, readers int) (_ figures, err error) {
 		return nil, err
 	}
 	defer raw.Close()
+	frozen, err := drive.Watch(b.ctx, p.Addr, stopped)
+	if err != nil {
+		return nil, err
+	}
+	defer frozen.Close()
 	s, err := b.send(p.Addr, l)
 	if err != nil {
 		return nil, err
 	}
+	frozen.Stop()
 	view, err := drive.Decode(b.ctx, p.Addr, s.fleet)
 	if err != nil {
 		return nil, errors.Join(err, s.end(p))

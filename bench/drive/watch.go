@@ -19,6 +19,7 @@ type Readers struct {
 	conns   []net.Conn
 	reading sync.WaitGroup
 	closing atomic.Bool
+	stopped atomic.Bool
 
 	mu    sync.Mutex
 	ended []error // guarded by mu: why watches ended that nobody asked to end
@@ -45,7 +46,7 @@ func Watch(ctx context.Context, target string, n int) (*Readers, error) {
 				first <- nil
 				<-slots
 			})
-			if r.closing.Load() {
+			if err == nil || r.closing.Load() {
 				return
 			}
 			select {
@@ -80,6 +81,9 @@ func (r *Readers) read(conn net.Conn, target string, opened func()) error {
 	}
 	var before, messages uint64
 	for {
+		if r.stopped.Load() {
+			return nil
+		}
 		data, err := h.next()
 		if err != nil {
 			return err
@@ -98,6 +102,9 @@ func (r *Readers) read(conn net.Conn, target string, opened func()) error {
 		}
 	}
 }
+
+// Stop lets all of them read no more, with their connections open, as a process does that hangs.
+func (r *Readers) Stop() { r.stopped.Store(true) }
 
 // Ended returns why watches ended that nobody asked to end.
 func (r *Readers) Ended() []error {

@@ -31,6 +31,9 @@ func (r *Report) Document(file string) error {
 	}
 	var b strings.Builder
 	b.WriteString(before + documentBegin + "\n" + r.header() + "\n" + r.Table() + "\n")
+	if len(r.Sizes) > 0 {
+		b.WriteString(r.SizeTable() + "\n")
+	}
 	for i := range r.Curves {
 		c := &r.Curves[i]
 		picture := c.ID + ".svg"

@@ -19,6 +19,9 @@ func (r *Report) Markdown(plot func(*Curve) string) string {
 	for i := range r.Rows {
 		b.WriteString(r.Rows[i].details())
 	}
+	if len(r.Sizes) > 0 {
+		b.WriteString("## Sizes\n\n" + r.SizeTable() + "\n")
+	}
 	if len(r.Curves) > 0 {
 		b.WriteString("## Growth\n\n")
 	}
@@ -72,6 +75,17 @@ func (r *Report) Table() string {
 	}
 	b.WriteString("\nMedians of all runs; in brackets the quartiles. Product and ceiling took turns.\n")
 	return b.String()
+}
+
+// SizeTable writes one line for each size.
+func (r *Report) SizeTable() string {
+	var b strings.Builder
+	b.WriteString("| workers | ranks each | Hz | watchers | cores | memory | out | send to view p50, p99 | |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, s := range r.Sizes {
+		fmt.Fprintf(&b, "| %d | %d | %g | %d | %s | %.0f MB | %s MB/s | %s ms, %s ms | %s |\n",
+			s.Workers, s.Ranks, s.Rate, s.Watchers, number(s.Cores), s.MemoryMB, number(s.OutMBps), number(s.DelayP50), number(s.DelayP99), s.Note)
+	}
+	return b.String() + "\nThe whole binary, its engines registered, every report with new numbers, beside one decoding watcher.\n"
 }
 
 func (row *Row) details() string {

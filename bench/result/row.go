@@ -8,6 +8,22 @@ type Report struct {
 	Machine Machine `json:"machine"`
 	Rows    []Row   `json:"rows"`
 	Curves  []Curve `json:"curves"`
+	Sizes   []Size  `json:"sizes,omitempty"`
+}
+
+// Size is what the product as a whole needs for one fleet.
+type Size struct {
+	Workers  int     `json:"workers"`
+	Ranks    int     `json:"ranks"` // of each worker
+	Rate     float64 `json:"rate"`  // reports a second of each worker, all different
+	Watchers int     `json:"watchers"`
+
+	Cores    float64 `json:"cores"`
+	MemoryMB float64 `json:"memory_mb"`
+	OutMBps  float64 `json:"out_mb_per_second"` // to all watchers
+	DelayP50 float64 `json:"send_to_view_p50_ms"`
+	DelayP99 float64 `json:"send_to_view_p99_ms"`
+	Note     string  `json:"note,omitempty"`
 }
 
 // Row is one figure of the product next to its ceiling, or next to a fixed bound.
