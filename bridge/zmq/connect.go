@@ -7,12 +7,15 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-// dial asks for an address at which the rank's publisher answers, after a while. One dial of a rank is under way at most.
+// dial asks for an address at which the rank's publisher answers, after a while. One dial of a rank is under way at most;
+// one that waits behind others because the connection was only silent is given up when the connection has gone.
 func (o *owner) dial(r *rank, after instant) {
-	if r.dialing || r.removed.Load() {
+	if r.removed.Load() {
 		return
 	}
-	r.dialing = true
+	if r.dial != nil && (r.conn != nil || r.dial.class != classSilent || !o.b.dialer.abandon(r.dial)) {
+		return
+	}
 	r.asked = o.b.now()
 	class := classFresh
 	switch {
@@ -21,12 +24,13 @@ func (o *owner) dial(r *rank, after instant) {
 	case r.conn != nil:
 		class = classSilent
 	}
-	o.b.dialer.add(&dial{rank: r, class: class, due: r.asked + after})
+	r.dial = &dial{rank: r, class: class, due: r.asked + after}
+	o.b.dialer.add(r.dial)
 }
 
 // dialled is the answer. An address means that a publisher greeted there just now.
 func (o *owner) dialled(r *rank, addr netip.Addr, err error) {
-	r.dialing = false
+	r.dial = nil
 	if r.removed.Load() {
 		return
 	}

@@ -40,6 +40,10 @@ type dial struct {
 	class dialClass
 	due   instant
 	addrs []netip.Addr // what the host stands for
+
+	// guarded by dialer.mu
+	begun     bool // it waits for its time and its round no more
+	abandoned bool
 }
 
 // dialer finds out where publishers answer: it looks names up, connects, and waits for the publisher's greeting, all of
@@ -83,6 +87,14 @@ func (d *dialer) add(want *dial) {
 	heap.Push(&d.later, want)
 	d.mu.Unlock()
 	d.look()
+}
+
+// abandon takes a wish back, unless it is being fulfilled already. Nobody hears of the outcome then.
+func (d *dialer) abandon(want *dial) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	want.abandoned = !want.begun
+	return want.abandoned
 }
 
 func (d *dialer) look() {
@@ -162,9 +174,10 @@ func (d *dialer) paceLocked(now instant) (wait time.Duration) {
 		for len(d.due[class]) > 0 && (bound == 0 || d.left[class] > 0) {
 			want := d.due[class][0]
 			d.due[class] = d.due[class][1:]
-			if want.rank.removed.Load() {
+			if want.abandoned || want.rank.removed.Load() {
 				continue
 			}
+			want.begun = true
 			d.left[class]--
 			if a, is := literal(want.rank.target.Host); is {
 				want.addrs = []netip.Addr{a}

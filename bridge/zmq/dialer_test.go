@@ -158,6 +158,31 @@ func TestDialer_RemovedRanksAreForgotten(t *testing.T) {
 	}
 }
 
+// A dial that waits behind others can be taken back, one that has begun cannot.
+func TestDialer_AbandonedDialsAreForgotten(t *testing.T) {
+	b, d := dialerAlone(t, Options{})
+	d.slots(100)
+	var wants []*dial
+	for range 20 {
+		want := &dial{rank: someRank(b, "127.0.0.1"), class: classSilent, due: 1}
+		wants = append(wants, want)
+		d.add(want)
+	}
+	started, _ := d.step(time.Second)
+	abandoned := 0
+	for _, want := range wants {
+		if d.abandon(want) {
+			abandoned++
+		}
+	}
+	if len(started) != perRound[classSilent] || abandoned != 20-len(started) {
+		t.Errorf("%d of 20 dials begun, %d taken back", len(started), abandoned)
+	}
+	if started, _ = d.step(time.Minute); len(started) != 0 {
+		t.Errorf("%d dials begun that were taken back", len(started))
+	}
+}
+
 // Case K8: the time between dials grows to a documented ceiling, with chance in it.
 func TestBridge_BackoffGrowsToItsCeiling(t *testing.T) {
 	t.Parallel()

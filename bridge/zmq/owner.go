@@ -122,6 +122,7 @@ func (o *owner) run(ctx context.Context) error {
 			c.ready = false
 			o.drain(c, now, false)
 		}
+		clear(again)
 		o.spare = again
 		if len(o.capped) > 0 && now >= o.flush {
 			o.flushCapped(now)

@@ -70,7 +70,7 @@ func (p *poller) wait(pause, timeout time.Duration) ([]unix.EpollEvent, error) {
 		t := unix.NsecToTimespec(int64(pause))
 		_ = unix.Nanosleep(&t, nil)
 	}
-	n, err := unix.EpollWait(p.fd, p.events[:], int(max(timeout, 0).Milliseconds()))
+	n, err := unix.EpollWait(p.fd, p.events[:], int((max(timeout, 0)+time.Millisecond-1)/time.Millisecond))
 	if errors.Is(err, unix.EINTR) {
 		return nil, nil
 	}

@@ -23,7 +23,7 @@ type rank struct {
 	index    int     // in owner.ranks
 	worker   *worker // nil until added
 	conn     *conn   // nil: none is open
-	dialing  bool    // a dial is due or under way
+	dial     *dial   // that is due or under way; nil: none
 	asked    instant // when it was asked for
 	connects uint32
 	fails    uint8 // dials in a row that failed

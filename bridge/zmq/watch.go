@@ -47,7 +47,7 @@ func (o *owner) check(c *conn, now instant) {
 	case c.heard != 0 && c.hushed != 0 && now-c.hushed >= hushPatience:
 		o.b.counts.losses.Add(1)
 		o.lose(c, fmt.Sprintf("the publisher at %s ended the connection", c.where()))
-	case now-last >= o.patience(c) && !r.dialing:
+	case now-last >= o.patience(c) && r.dial == nil:
 		o.silent(c, now)
 	case c.trust == untrusted && c.retry != 0 && now >= c.retry:
 		o.ask(c)
@@ -132,6 +132,9 @@ func (c *conn) where() string {
 // note lets the sink show why a rank has no data. The log has one line for the first rank of a worker and one when all
 // are well again.
 func (o *owner) note(r *rank, why string) {
+	if r.removed.Load() {
+		return
+	}
 	o.b.options.Sink.SetRankNote(r.target.WorkerID, r.target.Rank, why)
 	r.noted = true
 	if r.trouble {
