@@ -1,7 +1,9 @@
 package server
 
 import (
+	"bytes"
 	"errors"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that everything but reports uses by default
@@ -43,9 +45,45 @@ func (c reportCodec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 func (in *incoming) decode(b []byte) {
-	if b, in.err = boundRanks(b, in.maxRanks+1); in.err == nil {
-		in.err = proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, &in.msg)
+	if b, in.err = boundRanks(b, in.maxRanks+1); in.err != nil {
+		return
 	}
+	options := proto.UnmarshalOptions{DiscardUnknown: true}
+	if in.err = options.Unmarshal(b, &in.msg); in.err == nil {
+		return
+	}
+	if valid, repaired := validText(b); repaired {
+		in.msg.Reset()
+		in.err = options.Unmarshal(valid, &in.msg)
+	}
+}
+
+// lastErrorField is the number of LoadReport.last_error.
+const lastErrorField = 6
+
+// validText returns an encoded LoadReport whose last_error is valid UTF-8, and whether it was not before (rule VAL3):
+// protobuf refuses the whole message otherwise, and a text for people is no reason to lose numbers. Identities are not
+// repaired: what is not valid there names nobody.
+func validText(b []byte) (valid []byte, repaired bool) {
+	for rest := b; len(rest) > 0; {
+		field, wire, n := protowire.ConsumeField(rest)
+		if n < 0 {
+			return nil, false
+		}
+		whole := rest[:n]
+		rest = rest[n:]
+		if field == lastErrorField && wire == protowire.BytesType {
+			_, _, tag := protowire.ConsumeTag(whole)
+			if text, _ := protowire.ConsumeBytes(whole[tag:]); !utf8.Valid(text) {
+				valid = protowire.AppendTag(valid, field, wire)
+				valid = protowire.AppendBytes(valid, bytes.ToValidUTF8(text, []byte("\uFFFD")))
+				repaired = true
+				continue
+			}
+		}
+		valid = append(valid, whole...)
+	}
+	return valid, repaired
 }
 
 // ranksField is the number of LoadReport.ranks.

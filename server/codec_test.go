@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -97,4 +98,31 @@ func FuzzIncoming(f *testing.F) {
 			t.Fatalf("decoded %v, want %v", &in.msg, &want)
 		}
 	})
+}
+
+// Rule VAL3: a text for people that is not valid UTF-8 is made valid; a name that is not is refused.
+func TestIncoming_LastErrorIsMadeValidText(t *testing.T) {
+	encode := func(source, lastError string) []byte {
+		b := protowire.AppendTag(nil, 1, protowire.BytesType)
+		b = protowire.AppendString(b, source)
+		b = protowire.AppendTag(b, 2, protowire.VarintType)
+		b = protowire.AppendVarint(b, 7)
+		b = protowire.AppendTag(b, lastErrorField, protowire.BytesType)
+		return protowire.AppendString(b, lastError)
+	}
+	in := incoming{maxRanks: 8}
+	in.decode(encode("srcA", "out of memory \xff\xfe!"))
+	if in.err != nil || in.msg.GetLastError() != "out of memory \uFFFD!" || in.msg.GetSequenceId() != 7 || in.msg.GetSourceInstanceId() != "srcA" {
+		t.Errorf("decoded %v, %v", &in.msg, in.err)
+	}
+	in = incoming{maxRanks: 8}
+	in.decode(encode("src\xff", "x\xff"))
+	if in.err == nil {
+		t.Errorf("a source instance that is no text is taken: %v", &in.msg)
+	}
+	in = incoming{maxRanks: 8}
+	in.decode([]byte{0x0a, 0x05, 'x'})
+	if in.err == nil {
+		t.Error("a message that breaks off is taken")
+	}
 }
