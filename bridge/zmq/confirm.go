@@ -104,5 +104,6 @@ func (o *owner) unconfirmed(c *conn, err error, now instant) {
 	}
 	c.trust = untrusted
 	c.retry = now + min(confirmRetry<<(c.refusals-1), confirmRetryMax)
+	o.lookBy(c, c.retry)
 	o.note(c.rank, why)
 }

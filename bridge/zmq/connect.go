@@ -37,6 +37,7 @@ func (o *owner) dialled(r *rank, addr netip.Addr, err error) {
 	if c := r.conn; c != nil && c.heard > r.asked {
 		// It spoke again in the meantime.
 		r.fails = 0
+		o.lookBy(c, c.heard+o.patience(c))
 		return
 	}
 	if err == nil {
@@ -86,6 +87,7 @@ func (o *owner) connect(r *rank, addr netip.Addr) error {
 		return fmt.Errorf("watch socket: %w", err)
 	}
 	r.conn, r.missed = c, false
+	o.looks[r.index] = c.opened + o.patience(c)
 	o.b.counts.connects.Add(1)
 	o.b.counts.sockets.Add(1)
 	if r.connects++; r.connects > 1 {

@@ -29,10 +29,12 @@ const (
 // Dials without much hope are let go in rounds: one by one they would wake a process that has nothing else to do for each.
 const roundEvery = 500 * time.Millisecond
 
-// perRound bounds the dials of a class in one round; 0: no bound. A dial of a dead port costs some tens of microseconds,
-// one of a silent publisher a new socket on both sides; both together stay within a few percent of a CPU whatever the
-// size of the fleet.
-var perRound = [numClasses]int{classSilent: 8, classDead: 200}
+// perRound returns the bounds of the dials of each class in one round; 0: no bound. A dial of a dead port costs some tens
+// of microseconds, one of a silent publisher a new socket on both sides, and more the more sockets there are (see
+// Bridge.heartbeat). Both together stay within a few percent of a CPU whatever the size of the fleet.
+func perRound(ranks int) [numClasses]int {
+	return [numClasses]int{classSilent: min(max(8192/max(ranks, 1), 2), 16), classDead: 200}
+}
 
 // dial is the wish to find a rank's publisher.
 type dial struct {
@@ -58,6 +60,7 @@ type dialer struct {
 	due    [numClasses][]*dial // wait for their pace
 	ready  [numClasses][]*dial // have addresses and wait for a slot
 	free   [numClasses]int     // slots
+	bounds [numClasses]int     // of this round
 	left   [numClasses]int     // dials that this round has left
 	round  instant             // when the next begins
 	names  map[string]*name    // of all targets that have one
@@ -168,9 +171,10 @@ func (d *dialer) step(now instant) (start []func(context.Context), next time.Dur
 func (d *dialer) paceLocked(now instant) (wait time.Duration) {
 	if now >= d.round {
 		d.round = now + roundEvery
-		d.left = perRound
+		d.bounds = perRound(int(d.b.counts.targets.Load()))
+		d.left = d.bounds
 	}
-	for class, bound := range perRound {
+	for class, bound := range d.bounds {
 		for len(d.due[class]) > 0 && (bound == 0 || d.left[class] > 0) {
 			want := d.due[class][0]
 			d.due[class] = d.due[class][1:]

@@ -31,7 +31,7 @@ func TestDialer_HopelessDialsArePaced(t *testing.T) {
 	for _, c := range []struct {
 		class  dialClass
 		second int // dials in the first second of 10,000 that are due
-	}{{classFresh, 10_000}, {classSilent, 16}, {classDead, 400}} {
+	}{{classFresh, 10_000}, {classSilent, 32}, {classDead, 400}} {
 		b, d := dialerAlone(t, Options{})
 		d.slots(10_000)
 		for range 10_000 {
@@ -46,7 +46,7 @@ func TestDialer_HopelessDialsArePaced(t *testing.T) {
 			}
 			now += next
 		}
-		if want := c.second + perRound[c.class]; started < c.second || started > want {
+		if want := c.second + perRound(1)[c.class]; started < c.second || started > want {
 			t.Errorf("class %d: %d dials in a second, want %d to %d", c.class, started, c.second, want)
 		}
 	}
@@ -175,7 +175,7 @@ func TestDialer_AbandonedDialsAreForgotten(t *testing.T) {
 			abandoned++
 		}
 	}
-	if len(started) != perRound[classSilent] || abandoned != 20-len(started) {
+	if len(started) != perRound(1)[classSilent] || abandoned != 20-len(started) {
 		t.Errorf("%d of 20 dials begun, %d taken back", len(started), abandoned)
 	}
 	if started, _ = d.step(time.Minute); len(started) != 0 {

@@ -15,11 +15,11 @@ const (
 	// yieldEvery keeps the runtime from taking the processor of an owner that has been in short system calls for 10 ms: its
 	// monitor thread would then be woken again and again, which costs as much as several messages each time.
 	yieldEvery = 5 * time.Millisecond
-	// sweepEvery is how often a part of the ranks is looked at for silence; each rank has its turn once in sweepParts.
-	sweepEvery = 250 * time.Millisecond
-	sweepParts = 4
-	// sweepLeast ranks are looked at in every sweep.
-	sweepLeast = 256
+	// sweepEvery is how often it is seen which ranks need to be looked at, with more than manyRanks manySweepEvery: a wake-up
+	// of a process that has nothing else to do costs as much as a few hundred ranks.
+	sweepEvery     = 250 * time.Millisecond
+	manyRanks      = 1024
+	manySweepEvery = time.Second
 )
 
 // owner is one goroutine that holds sockets. libzmq wants a socket to be used by one thread at a time with a full fence
@@ -35,6 +35,7 @@ type owner struct {
 
 	// used only by run
 	ranks   []*rank
+	looks   []instant // when to look at each of ranks
 	workers map[string]*worker
 	conns   []*conn  // by the lower half of a token
 	ages    []uint32 // how often each place in conns was used: the upper half
@@ -44,7 +45,6 @@ type owner struct {
 	capped  []*conn  // to be visited at flush, because of the rate cap
 	flush   instant
 	sweepAt instant
-	swept   int     // the rank to go on with
 	busy    instant // when edges were last handled
 	hurry   bool    // some connection is behind
 	yielded instant
@@ -130,6 +130,9 @@ func (o *owner) run(ctx context.Context) error {
 		if now >= o.sweepAt {
 			o.sweep(now)
 			o.sweepAt = now + sweepEvery
+			if len(o.ranks) > manyRanks {
+				o.sweepAt = now + manySweepEvery
+			}
 		}
 		pause, timeout = 0, o.sweepAt-now
 		if len(o.capped) > 0 {
@@ -175,6 +178,7 @@ func (o *owner) add(r *rank) {
 	r.worker = w
 	r.index = len(o.ranks)
 	o.ranks = append(o.ranks, r)
+	o.looks = append(o.looks, 0)
 	if why := r.target.invalid(); why != "" {
 		o.note(r, why)
 		return
@@ -220,6 +224,8 @@ func (o *owner) remove(r *rank) {
 	o.ranks[r.index].index = r.index
 	o.ranks[last] = nil
 	o.ranks = o.ranks[:last]
+	o.looks[r.index] = o.looks[last]
+	o.looks = o.looks[:last]
 	r.worker = nil
 	w.ranks--
 	o.forget(w)

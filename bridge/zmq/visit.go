@@ -90,6 +90,7 @@ func (o *owner) drain(c *conn, now instant, edge bool) {
 	case edge && d.messages == 0 && c.hushed == 0:
 		// Something happened to the connection, and it was no message.
 		c.hushed = now
+		o.lookBy(c, now+hushPatience)
 	}
 	if !d.empty && c.rank.conn == c && !c.ready {
 		c.ready = true
@@ -180,7 +181,10 @@ func (o *owner) hand(c *conn, payload []byte, sequence int64, now instant) {
 	switch err := o.b.options.Sink.ApplyRank(c.stream, &o.report.rank); {
 	case err == nil:
 		c.good = now
-		r.silences, r.fails = 0, 0
+		if r.fails = 0; r.silences != 0 {
+			r.silences = 0
+			o.lookBy(c, now+o.patience(c))
+		}
 		o.settle(r)
 	case endsStream(err) || c.stream.Err() != nil:
 		counts.refused.Add(1)

@@ -13,6 +13,8 @@ const (
 	// hushPatience is how long after an edge without a message the next message may take, before the connection counts as
 	// ended: a little more than an idle engine's second.
 	hushPatience = 1250 * time.Millisecond
+	// longestLook is the longest time for which a rank is not looked at. The end of a stream that brings nothing is seen then.
+	longestLook = 15 * time.Second
 	// maxPatience bounds how long silence is waited out when earlier connections were silent too.
 	maxPatience = time.Minute
 	// silentEvery is how often Options.Silent is told of one worker.
@@ -21,36 +23,52 @@ const (
 	logEvery = time.Minute
 )
 
-// sweep looks at a part of the ranks for what no edge tells. libzmq has monitor sockets for the end of a connection; they
-// would take a third descriptor and an inproc pair for every rank. Instead three cheap signs are read together: an edge
-// without a message (which the end of a connection is), silence, and libzmq's own heartbeat, which turns a peer that is
-// gone without a word into such an edge.
+// sweep sees to what no edge tells. libzmq has monitor sockets for the end of a connection; they would take a third
+// descriptor and an inproc pair for every rank. Instead three cheap signs are read together: an edge without a message
+// (which the end of a connection is), silence, and libzmq's own heartbeat, which turns a peer that is gone without a word
+// into such an edge. Of a rank that needs nothing only its entry in looks is read.
 func (o *owner) sweep(now instant) {
-	n := min(len(o.ranks), max(sweepLeast, (len(o.ranks)+sweepParts-1)/sweepParts))
-	for range n {
-		if o.swept >= len(o.ranks) {
-			o.swept = 0
+	for i, at := range o.looks {
+		if now < at {
+			continue
 		}
-		if c := o.ranks[o.swept].conn; c != nil {
+		o.looks[i] = now + longestLook
+		if c := o.ranks[i].conn; c != nil {
 			o.check(c, now)
 		}
-		o.swept++
 	}
+}
+
+// lookBy lets the rank of a connection be seen to at a time, or before.
+func (o *owner) lookBy(c *conn, at instant) {
+	i := c.rank.index
+	o.looks[i] = min(o.looks[i], at)
 }
 
 func (o *owner) check(c *conn, now instant) {
 	r := c.rank
-	last := max(c.heard, c.opened)
+	silent := max(c.heard, c.opened) + o.patience(c)
 	switch {
 	case c.stream.Err() != nil:
 		o.lose(c, c.stream.Err().Error())
-	case c.heard != 0 && c.hushed != 0 && now-c.hushed >= hushPatience:
+		return
+	case c.heard != 0 && c.hushed != 0 && now >= c.hushed+hushPatience:
 		o.b.counts.losses.Add(1)
 		o.lose(c, fmt.Sprintf("the publisher at %s ended the connection", c.where()))
-	case now-last >= o.patience(c) && r.dial == nil:
+		return
+	case now >= silent && r.dial == nil:
 		o.silent(c, now)
 	case c.trust == untrusted && c.retry != 0 && now >= c.retry:
 		o.ask(c)
+	}
+	if now < silent {
+		o.lookBy(c, silent)
+	}
+	if c.hushed != 0 && now < c.hushed+hushPatience {
+		o.lookBy(c, c.hushed+hushPatience)
+	}
+	if now < c.retry {
+		o.lookBy(c, c.retry)
 	}
 }
 
