@@ -11,13 +11,14 @@ import (
 )
 
 // settled is how long a fleet reports before memory is read: several collections of garbage.
-const settled = 5 * time.Second
+func (b *bench) settled() time.Duration { return 2*time.Second + b.size.window }
 
 // memory compares the resident memory of the whole binary with that of a bare receiver of the same streams.
 func (b *bench) memory(row *result.Row) error {
 	l := b.largest()
 	row.What, row.Unit, row.Against = "resident memory", "MB", "a gRPC handler that decodes and drops, with as many streams and connections"
 	row.Load = l.String() + ", one watcher; the whole binary"
+	defer b.few(b.size.runs / 2)()
 	err := b.turns(row, []shown{{figThreads, ""}, {figCores, "cores"}, {figLate, "ms"}},
 		func() (figures, error) { return b.resident(l) },
 		func() (figures, error) { return b.residentBare(l) })
@@ -63,7 +64,7 @@ func (b *bench) resident(l reportLoad) (_ figures, err error) {
 }
 
 func (b *bench) residentBare(l reportLoad) (_ figures, err error) {
-	p, err := subject.Start(subject.Config{Kind: subject.Receiver})
+	p, err := b.start(subject.Config{Kind: subject.Receiver})
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +78,14 @@ func (b *bench) residentBare(l reportLoad) (_ figures, err error) {
 }
 
 func (b *bench) settledUsage(read func() (subject.Stats, error)) (figures, error) {
-	if err := b.pause(settled); err != nil {
+	if err := b.pause(b.settled()); err != nil {
 		return nil, err
 	}
 	before, err := read()
 	if err != nil {
 		return nil, err
 	}
-	if err := b.pause(settled); err != nil {
+	if err := b.pause(b.settled()); err != nil {
 		return nil, err
 	}
 	after, err := read()
@@ -109,9 +110,7 @@ func (b *bench) steady(row *result.Row) error {
 	l := b.largest()
 	row.What, row.Unit = fmt.Sprintf("first picture of a new watcher after %v of steady load", b.size.steady), "ms"
 	row.Load = l.String() + "; the whole binary"
-	runs := b.size.runs
-	b.size.runs = 1
-	defer func() { b.size.runs = runs }()
+	defer b.few(1)()
 	err := b.turns(row, []shown{{figLost, "reports"}, {figP50, "ms to the view"}, {"p99", "ms to the view"}, {figP999, "ms to the view"}, {figBegin, "MB"}, {figEnd, "MB"}, {figCores, "cores"}, {figLate, "ms"}},
 		func() (figures, error) { return b.steadily(l) }, nil)
 	row.Target = result.Target{Text: "< 1 s", Value: row.Product.Median, Limit: 1000}

@@ -8,48 +8,45 @@ import (
 	"github.com/loadmonitor/loadmonitor/bench/result"
 )
 
-// rows are measured in this order. Each returns its row complete but for the id.
-func (b *bench) rows() []plannedRow {
-	return []plannedRow{
-		{"report-paced", b.reportPaced},
-		{"report-saturated", b.reportSaturated},
-		{"watch", b.watch},
-		{"watch-spread", b.watchSpread},
-		{"ingest-delay", b.ingestDelay},
-		{"zmq-1024", b.zmq1024},
-		{"zmq-8192", b.zmq8192},
-		{"zmq-silent", b.zmqSilent},
-		{"poll", b.poll},
-		{"publish-one", b.publishOne},
-		{"publish-1-of-10000", b.publishRatio(1, 1.5)},
-		{"publish-50-of-10000", b.publishRatio(50, 3)},
-		{"view-delay", b.viewDelay},
-		{"stopped-readers", b.stoppedReaders},
-		{"sdk-view", b.sdkView},
-		{"sdk-handle", b.sdkHandle},
-		{"sdk-id", b.sdkID},
-		{"memory", b.memory},
-		{"steady", b.steady},
+// planned is a row or a curve of the report.
+type planned[T any] struct {
+	id      string
+	measure func(*T) error
+	large   bool // left out in quick mode
+}
+
+// rows are measured in this order.
+func (b *bench) rows() []planned[result.Row] {
+	return []planned[result.Row]{
+		{id: "report-paced", measure: b.reportPaced},
+		{id: "report-saturated", measure: b.reportSaturated},
+		{id: "watch", measure: b.watch},
+		{id: "watch-spread", measure: b.watchSpread, large: true},
+		{id: "ingest-delay", measure: b.apart(b.ingestDelay)},
+		{id: "zmq-1024", measure: b.zmq1024},
+		{id: "zmq-8192", measure: b.zmq8192, large: true},
+		{id: "zmq-silent", measure: b.zmqSilent, large: true},
+		{id: "poll", measure: b.poll},
+		{id: "publish-one", measure: b.publishOne},
+		{id: "publish-1-of-10000", measure: b.publishRatio(1, 1.5)},
+		{id: "publish-50-of-10000", measure: b.publishRatio(50, 3)},
+		{id: "view-delay", measure: b.apart(b.viewDelay)},
+		{id: "stopped-readers", measure: b.apart(b.stoppedReaders), large: true},
+		{id: "sdk-view", measure: b.sdkView},
+		{id: "sdk-handle", measure: b.sdkHandle},
+		{id: "sdk-id", measure: b.sdkID},
+		{id: "memory", measure: b.memory},
+		{id: "steady", measure: b.steady},
 	}
 }
 
-type plannedRow struct {
-	id      string
-	measure func(*result.Row) error
-}
-
-func (b *bench) curves() []plannedCurve {
-	return []plannedCurve{
-		{"cpu-workers", b.cpuByWorkers},
-		{"cpu-ranks", b.cpuByRanks},
-		{"cpu-watchers", b.cpuByWatchers},
-		{"cpu-bytes", b.cpuByBytes},
+func (b *bench) curves() []planned[result.Curve] {
+	return []planned[result.Curve]{
+		{id: "cpu-workers", measure: b.cpuByWorkers},
+		{id: "cpu-ranks", measure: b.cpuByRanks},
+		{id: "cpu-watchers", measure: b.cpuByWatchers},
+		{id: "cpu-bytes", measure: b.cpuByBytes, large: true},
 	}
-}
-
-type plannedCurve struct {
-	id      string
-	measure func(*result.Curve) error
 }
 
 // measure measures every row and curve whose id matches.
@@ -58,7 +55,7 @@ func (b *bench) measure(only *regexp.Regexp) (*result.Report, error) {
 	r := &result.Report{Mode: b.size.name, Date: begin.UTC().Format(time.RFC3339), Machine: result.ThisMachine()}
 	r.Machine.LoadBefore = result.LoadAverage()
 	for _, p := range b.rows() {
-		if !only.MatchString(p.id) {
+		if !b.wants(only, p.id, p.large) {
 			continue
 		}
 		b.row = p.id
@@ -69,7 +66,7 @@ func (b *bench) measure(only *regexp.Regexp) (*result.Report, error) {
 		r.Rows = append(r.Rows, row)
 	}
 	for _, p := range b.curves() {
-		if !only.MatchString(p.id) {
+		if !b.wants(only, p.id, p.large) {
 			continue
 		}
 		b.row = p.id
@@ -79,7 +76,7 @@ func (b *bench) measure(only *regexp.Regexp) (*result.Report, error) {
 		}
 		r.Curves = append(r.Curves, c)
 	}
-	if only.MatchString("sizing") {
+	if b.wants(only, "sizing", true) {
 		var err error
 		if r.Sizes, err = b.sizing(); err != nil {
 			return nil, err
@@ -88,4 +85,12 @@ func (b *bench) measure(only *regexp.Regexp) (*result.Report, error) {
 	r.Machine.LoadAfter = result.LoadAverage()
 	r.Took = time.Since(begin).Round(time.Second).String()
 	return r, nil
+}
+
+// wants reports whether to measure something: what is named, else what the mode holds.
+func (b *bench) wants(only *regexp.Regexp, id string, large bool) bool {
+	if only.String() != "" {
+		return only.MatchString(id)
+	}
+	return b.size.large || !large
 }

@@ -44,7 +44,7 @@ func (b *bench) poll(row *result.Row) error {
 }
 
 func (b *bench) polls(url string, perSecond float64) (_ figures, err error) {
-	p, err := subject.Start(subject.Config{Kind: subject.Poller, URL: url, Rate: pollRate})
+	p, err := b.start(subject.Config{Kind: subject.Poller, URL: url, Rate: pollRate})
 	if err != nil {
 		return nil, err
 	}

@@ -141,7 +141,7 @@ var reportFigures = []shown{
 
 // reports measures what a report costs a subject.
 func (b *bench) reports(kind subject.Kind, l reportLoad) (_ figures, err error) {
-	p, err := subject.Start(subject.Config{Kind: kind, Workers: l.workers, Ranks: l.ranks})
+	p, err := b.start(subject.Config{Kind: kind, Workers: l.workers, Ranks: l.ranks})
 	if err != nil {
 		return nil, err
 	}

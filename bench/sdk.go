@@ -17,7 +17,7 @@ const sdkWorkers = 1000
 
 // routed calls f with a client that holds a fleet.
 func (b *bench) routed(f func(c *client.Client) error) (err error) {
-	p, err := subject.Start(subject.Config{Kind: subject.Monitor, Workers: sdkWorkers, Ranks: 8})
+	p, err := b.start(subject.Config{Kind: subject.Monitor, Workers: sdkWorkers, Ranks: 8})
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (b *bench) sized(l reportLoad, watchers int) (_ result.Size, err error) {
 		return result.Size{}, err
 	}
 	defer view.Close()
-	if err := b.pause(settled); err != nil {
+	if err := b.pause(b.settled()); err != nil {
 		return result.Size{}, err
 	}
 	view.Take()
@@ -75,7 +75,7 @@ func (b *bench) sized(l reportLoad, watchers int) (_ result.Size, err error) {
 	if err != nil {
 		return result.Size{}, err
 	}
-	if err := b.pause(2 * settled); err != nil {
+	if err := b.pause(2 * b.settled()); err != nil {
 		return result.Size{}, err
 	}
 	after, err := w.usage()

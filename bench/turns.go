@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/loadmonitor/loadmonitor/bench/result"
+	"github.com/loadmonitor/loadmonitor/bench/subject"
 )
 
 // size is how much is measured.
@@ -18,11 +22,11 @@ type size struct {
 	warm   time.Duration // before a window
 	window time.Duration // in which is measured
 	steady time.Duration // length of the run with the whole binary
-	large  bool          // measure sizes that take long to set up
+	large  bool          // measure everything, also what takes long to set up
 }
 
 var (
-	quick = size{runs: 3, points: 1, warm: 500 * time.Millisecond, window: time.Second, steady: 5 * time.Second}
+	quick = size{runs: 2, points: 1, warm: 500 * time.Millisecond, window: time.Second, steady: 5 * time.Second}
 	full  = size{runs: 10, points: 3, warm: time.Second, window: 3 * time.Second, steady: 5 * time.Minute, large: true}
 )
 
@@ -34,8 +38,9 @@ type bench struct {
 	profiles string // folder; empty: none are taken
 	binary   string
 
-	row     string // id of what is being measured
-	profile bool   // the next run of the product is to be profiled
+	row     string       // id of what is being measured
+	cpus    *unix.CPUSet // of subjects; nil: all
+	profile bool         // the next run of the product is to be profiled
 }
 
 // figures are what one run measured, by the names of its row's figures; own is the row's own.
@@ -84,6 +89,13 @@ func (b *bench) turns(row *result.Row, names []shown, product, ceiling func() (f
 	return nil
 }
 
+// few lowers the number of runs, to one at least, for what takes long; the result takes it back.
+func (b *bench) few(runs int) (undo func()) {
+	before := b.size.runs
+	b.size.runs = max(1, runs)
+	return func() { b.size.runs = before }
+}
+
 // series collects one figure of several runs; runs that did not measure it are left out.
 func series(runs []figures, name string) result.Series {
 	var values []float64
@@ -101,6 +113,28 @@ func (b *bench) profileFile() string {
 		return ""
 	}
 	return filepath.Join(b.profiles, b.row+".pprof")
+}
+
+// apart measures with subject and generator on CPUs of their own.
+func (b *bench) apart(measure func(*result.Row) error) func(*result.Row) error {
+	return func(row *result.Row) error {
+		cpus, undo, err := subject.Apart()
+		if err != nil {
+			return err
+		}
+		if b.cpus = cpus; cpus != nil {
+			row.Notes = append(row.Notes, fmt.Sprintf("The measured process ran on %d CPU(s) of its own, its load on the others.", cpus.Count()))
+		}
+		err = measure(row)
+		b.cpus = nil
+		return errors.Join(err, undo())
+	}
+}
+
+// start starts a subject.
+func (b *bench) start(c subject.Config) (*subject.Process, error) {
+	c.CPUs = b.cpus
+	return subject.Start(c)
 }
 
 // pause waits, unless the benchmark is interrupted.

@@ -30,7 +30,8 @@ func (b *bench) viewDelay(row *result.Row) error {
 	const readers = 99
 	row.What, row.Unit = "delay p99 from a report's send to a decoding watcher's view", "ms"
 	row.Against = "the same bytes through a bare gRPC pipe, less the wait for the next frame"
-	l, note, err := b.heldLoad(reportLoad{workers: 1000, ranks: 8, connections: 100, rate: 10}, readers)
+	l, note, err := b.heldLoad(reportLoad{workers: 1000, ranks: 8, connections: 100, rate: 10},
+		func(l reportLoad) (figures, error) { return b.viewed(l, readers, 0) })
 	if err != nil {
 		return err
 	}
@@ -54,15 +55,18 @@ func (b *bench) viewDelay(row *result.Row) error {
 	return err
 }
 
+// heldLate is how late the generator may be, in milliseconds, for a load to count as held.
+const heldLate = 5
+
 // heldLoad halves the rate until the generator itself keeps up, so that what is measured is not its own lateness.
-func (b *bench) heldLoad(l reportLoad, readers int) (reportLoad, string, error) {
+func (b *bench) heldLoad(l reportLoad, try func(l reportLoad) (figures, error)) (reportLoad, string, error) {
 	asked := l
 	for {
-		f, err := b.viewed(l, readers, 0)
+		f, err := try(l)
 		if err != nil {
 			return l, "", err
 		}
-		if f[figLate] < 20 || l.rate < 0.5 {
+		if f[figLate] < heldLate || l.rate < 0.5 {
 			break
 		}
 		b.say("%s: %v is more than this machine holds (generator late by %.0f ms)", b.row, l, f[figLate])
@@ -90,7 +94,7 @@ func (b *bench) stoppedReaders(row *result.Row) error {
 
 // viewed measures the product beside readers, and beside others that stop to read before it is measured.
 func (b *bench) viewed(l reportLoad, readers, stopped int) (_ figures, err error) {
-	p, err := subject.Start(subject.Config{Kind: subject.Monitor, Workers: l.workers, Ranks: l.ranks})
+	p, err := b.start(subject.Config{Kind: subject.Monitor, Workers: l.workers, Ranks: l.ranks})
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +161,7 @@ func delayFigures(d *drive.Delays, w subject.Stats, f *drive.Fleet) figures {
 // piped measures the ceiling. Each report is padded to the bytes that the product sends for a worker.
 func (b *bench) piped(l reportLoad, readers, workerBytes int) (_ figures, err error) {
 	c := subject.Config{Kind: subject.Pipe, IntervalMs: int(publishInterval.Milliseconds()), PadBytes: max(0, workerBytes-reportBytes(l.ranks))}
-	p, err := subject.Start(c)
+	p, err := b.start(c)
 	if err != nil {
 		return nil, err
 	}

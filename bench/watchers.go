@@ -22,7 +22,7 @@ var watchFigures = []shown{
 // messages measures what a message to a watcher costs a subject, when one worker of a hundred changes rate times a second.
 func (b *bench) messages(c subject.Config, watchers int, rate float64) (_ figures, err error) {
 	c.Workers, c.Ranks = 100, 8
-	p, err := subject.Start(c)
+	p, err := b.start(c)
 	if err != nil {
 		return nil, err
 	}
@@ -107,11 +107,18 @@ const (
 // ingestDelay compares the delay from a report's send to its being taken beside many watchers with the delay without.
 func (b *bench) ingestDelay(row *result.Row) error {
 	const watchers = 1000
-	l := reportLoad{workers: 200, ranks: 8, connections: 100, rate: 5}
 	row.What, row.Unit, row.Against = "ingest delay p99 beside watchers", "ms", "the same without watchers"
+	l, note, err := b.heldLoad(reportLoad{workers: 200, ranks: 8, connections: 100, rate: 5},
+		func(l reportLoad) (figures, error) { return b.ingest(l, watchers) })
+	if err != nil {
+		return err
+	}
+	if note != "" {
+		row.Notes = append(row.Notes, note)
+	}
 	row.Load = fmt.Sprintf("%v, %d watchers", l, watchers)
 	names := []shown{{figP50, "ms"}, {figP999, "ms"}, {figCount, ""}, {figFrames, "/s"}, {figPerMsg, "B"}, {figInterval, "ms"}, {figCores, "cores"}, {figLate, "ms"}}
-	err := b.turns(row, names,
+	err = b.turns(row, names,
 		func() (figures, error) { return b.ingest(l, watchers) },
 		func() (figures, error) { return b.ingest(l, 0) })
 	row.Target = result.Target{Text: "≤ 3 ×", Value: row.Ratio.Median, Limit: 3}
@@ -119,7 +126,7 @@ func (b *bench) ingestDelay(row *result.Row) error {
 }
 
 func (b *bench) ingest(l reportLoad, watchers int) (_ figures, err error) {
-	p, err := subject.Start(subject.Config{Kind: subject.Monitor, Workers: l.workers, Ranks: l.ranks})
+	p, err := b.start(subject.Config{Kind: subject.Monitor, Workers: l.workers, Ranks: l.ranks})
 	if err != nil {
 		return nil, err
 	}

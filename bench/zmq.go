@@ -60,7 +60,7 @@ func (b *bench) publish(l socketLoad, silentAfter time.Duration) (endpoints []st
 		return errors.Join(errs...)
 	}
 	for left := l.sockets; left > 0; left -= most {
-		p, err := subject.Start(subject.Config{
+		p, err := b.start(subject.Config{
 			Kind: subject.Publishers, Workers: min(left, most) / ranksPerWorker, Ranks: ranksPerWorker, Rate: l.rate,
 			SilentAfterMs: int(silentAfter.Milliseconds()),
 		})
@@ -97,6 +97,9 @@ func (b *bench) zmqRow(row *result.Row, l socketLoad) error {
 			if err != nil {
 				return nil, err
 			}
+			if !b.size.large {
+				return f, nil
+			}
 			alone, err := b.bridged(l, endpoints, true)
 			f[figAlone] = alone[own]
 			return f, err
@@ -110,7 +113,7 @@ func (b *bench) zmqRow(row *result.Row, l socketLoad) error {
 const connecting = 2 * time.Minute
 
 func (b *bench) bridged(l socketLoad, endpoints []string, alone bool) (_ figures, err error) {
-	p, err := subject.Start(subject.Config{Kind: subject.Bridge, Endpoints: endpoints, Ranks: ranksPerWorker, Alone: alone})
+	p, err := b.start(subject.Config{Kind: subject.Bridge, Endpoints: endpoints, Ranks: ranksPerWorker, Alone: alone})
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +165,7 @@ func (b *bench) connected(p *subject.Process, l socketLoad) error {
 func (b *bench) looped(l socketLoad, endpoints []string) (_ figures, err error) {
 	// Until every socket is connected: its handshakes are no messages.
 	warm := 3*time.Second + time.Duration(l.sockets)*time.Millisecond + b.size.warm
-	p, err := subject.Start(subject.Config{
+	p, err := b.start(subject.Config{
 		Kind: subject.ZMQLoop, Endpoints: endpoints, WarmMs: int(warm.Milliseconds()), WindowMs: int(b.size.window.Milliseconds()),
 	})
 	if err != nil {
@@ -199,9 +202,7 @@ func (b *bench) zmqSilent(row *result.Row) error {
 		row.Notes = append(row.Notes, note)
 	}
 	row.Load = fmt.Sprintf("%d sockets, ten seconds after the last message", l.sockets)
-	runs := b.size.runs
-	b.size.runs = (runs + 2) / 3 // each takes a minute
-	defer func() { b.size.runs = runs }()
+	defer b.few(b.size.runs / 3)() // each takes a minute
 	err = b.turns(row, []shown{{figThreads, ""}, {figRSS, "MB"}}, func() (figures, error) { return b.silent(l) }, nil)
 	most := 0.0
 	for _, f := range row.Figures {
@@ -222,7 +223,7 @@ func (b *bench) silent(l socketLoad) (_ figures, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	p, err := subject.Start(subject.Config{Kind: subject.Bridge, Endpoints: endpoints, Ranks: ranksPerWorker})
+	p, err := b.start(subject.Config{Kind: subject.Bridge, Endpoints: endpoints, Ranks: ranksPerWorker})
 	if err != nil {
 		return nil, err
 	}

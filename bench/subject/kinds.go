@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 )
 
 // Kind names a program.
@@ -24,7 +26,8 @@ const (
 // Config is what a subject needs to know.
 type Config struct {
 	Kind    Kind
-	Workers int // of a Monitor
+	CPUs    *unix.CPUSet `json:"-"` // to run on; nil: all
+	Workers int          // of a Monitor
 	Ranks   int
 
 	// FrameBytes is what a Sender sends, and FirstBytes what it sends to who has just come.

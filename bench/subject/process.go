@@ -44,7 +44,7 @@ func Start(c Config) (*Process, error) {
 		return nil, err
 	}
 	p.out, p.input = json.NewDecoder(bufio.NewReader(out)), json.NewEncoder(p.in)
-	if err := p.cmd.Start(); err != nil {
+	if err := startOn(p.cmd, c.CPUs); err != nil {
 		return nil, fmt.Errorf("start the %s: %w", c.Kind, err)
 	}
 	var h hello
