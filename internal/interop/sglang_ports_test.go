@@ -12,7 +12,7 @@ import (
 	"github.com/loadmonitor/loadmonitor/reporter/pub"
 )
 
-// The reporter's port rule is the one of the releases, wherever the other endpoints are bound on every address.
+// The reporter's port rule is the one of the releases.
 func TestSGLang_PortRule(t *testing.T) {
 	type asked struct {
 		Load   string `json:"load"`
@@ -25,8 +25,8 @@ func TestSGLang_PortRule(t *testing.T) {
 		"auto", "tcp://*:5550", "tcp://*:5557", "tcp://0.0.0.0:5560", "tcp://[::]:5600", "tcp://*:65532", "tcp://*:65535",
 		"tcp://10.0.0.1:6000", "ipc:///load", "tcp://*",
 	} {
-		for _, kv := range []string{"tcp://*:5557", "tcp://0.0.0.0:5557", "tcp://[::]:5557", "tcp://*:65530", "tcp://*:65535"} {
-			for _, replay := range []string{"", "ipc:///replay", "tcp://*:5556", "tcp://*:5558", "tcp://[::]:5561", "tcp://0.0.0.0:5600"} {
+		for _, kv := range []string{"tcp://*:5557", "tcp://0.0.0.0:5557", "tcp://[::]:5557", "tcp://*:65530", "tcp://*:65535", "tcp://10.0.0.1:5557"} {
+			for _, replay := range []string{"", "ipc:///replay", "tcp://*:5556", "tcp://*:5558", "tcp://[::]:5561", "tcp://0.0.0.0:5600", "tcp://10.0.0.1:5561"} {
 				for _, ranks := range []int{1, 2, 4, 8} {
 					cases = append(cases, asked{load, kv, replay, ranks})
 				}

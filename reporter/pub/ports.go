@@ -85,8 +85,8 @@ func (p Ports) Resolve() (Range, error) {
 	return r, nil
 }
 
-// taken returns the ports that another endpoint of the engine binds here: none when it is empty, is not TCP, or names a
-// host, since such endpoints connect elsewhere.
+// taken returns the ports of another endpoint of the engine: none when it is empty or not TCP. One that names a host takes
+// its ports too, as the engine may bind that address.
 func (p Ports) taken(name, endpoint string) (Range, error) {
 	if !strings.HasPrefix(endpoint, "tcp://") {
 		return Range{}, nil
@@ -95,16 +95,13 @@ func (p Ports) taken(name, endpoint string) (Range, error) {
 	if err != nil {
 		return Range{}, fmt.Errorf("%s endpoint %w", name, err)
 	}
-	if !bindable(host) {
-		return Range{}, nil
-	}
 	return Range{Host: host, Base: port, Ranks: p.Ranks}, nil
 }
 
 // pack places the load behind the KV events.
 func pack(kv, replay Range) (Range, error) {
-	if kv.Ranks == 0 {
-		return Range{}, errors.New("auto packs the load behind the KV events, and they bind no TCP ports here: " +
+	if kv.Ranks == 0 || !bindable(kv.Host) {
+		return Range{}, errors.New("auto packs the load behind the KV events, and they bind no TCP ports on every address: " +
 			"give a load endpoint such as tcp://*:5559")
 	}
 	r := Range{Host: kv.Host, Base: kv.Base + kv.Ranks, Ranks: kv.Ranks}
@@ -151,5 +148,5 @@ func parseEndpoint(endpoint string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// bindable reports whether an engine binds to the host; to any other one it would connect.
+// bindable reports whether an engine binds its load to the host.
 func bindable(host string) bool { return host == "*" || host == "0.0.0.0" || host == "[::]" }
