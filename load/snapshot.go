@@ -1,8 +1,6 @@
 package load
 
 import (
-	"iter"
-	"slices"
 	"sync"
 	"time"
 )
@@ -176,120 +174,6 @@ type Publication struct {
 	Beat uint64
 	Next <-chan struct{}
 }
-
-// chunkSize balances the two copies that one change costs: a chunk, and the list of chunks.
-const chunkSize = 64
-
-type chunk struct {
-	entries [chunkSize]*Entry
-	changed uint64 // highest Changed of the entries
-}
-
-// Table is an immutable list of entries sorted by id. Changing entries copies the chunks that hold them and the list of
-// chunks, nothing else (rule SNAP3):
-//
-//	Table ─► [ *chunk | *chunk | *chunk ]      one list per version
-//	             │        │        └── 64 entries, shared with other versions
-//	             │        └─────────── copied when one of its entries changes
-//	             └── *Entry ─► *WorkerStatus   shared until that worker changes
-type Table struct {
-	chunks []*chunk
-	n      int
-}
-
-// NewTable builds a table of entries, which must be sorted by id and have distinct ids.
-func NewTable(entries []*Entry) Table {
-	t := Table{chunks: make([]*chunk, (len(entries)+chunkSize-1)/chunkSize), n: len(entries)}
-	for c := range t.chunks {
-		ch := &chunk{}
-		for i, e := range entries[c*chunkSize : min((c+1)*chunkSize, len(entries))] {
-			ch.entries[i] = e
-			ch.changed = max(ch.changed, e.Changed())
-		}
-		t.chunks[c] = ch
-	}
-	return t
-}
-
-// Len returns the number of workers.
-func (t Table) Len() int { return t.n }
-
-// At returns entry i, 0 <= i < Len().
-func (t Table) At(i int) *Entry { return t.chunks[i/chunkSize].entries[i%chunkSize] }
-
-// All yields the entries in order of id.
-func (t Table) All() iter.Seq[*Entry] {
-	return func(yield func(*Entry) bool) {
-		for i := range t.n {
-			if !yield(t.At(i)) {
-				return
-			}
-		}
-	}
-}
-
-// Since yields the entries of which anything changed after base, in order of id, without looking at chunks that did not
-// change.
-func (t Table) Since(base uint64) iter.Seq[*Entry] {
-	return func(yield func(*Entry) bool) {
-		for _, ch := range t.chunks {
-			if ch.changed <= base {
-				continue
-			}
-			for _, e := range ch.entries {
-				if e == nil {
-					break
-				}
-				if e.Changed() > base && !yield(e) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// Find returns the entry with the id and its position, or nil and the position where it would stand.
-func (t Table) Find(id string) (*Entry, int) {
-	lo, hi := 0, t.n
-	for lo < hi {
-		mid := int(uint(lo+hi) >> 1)
-		if t.At(mid).Worker.ID < id {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	if lo < t.n && t.At(lo).Worker.ID == id {
-		return t.At(lo), lo
-	}
-	return nil, lo
-}
-
-// Edit collects replacements of entries for the table of one version.
-type Edit struct {
-	t       Table
-	version uint64
-}
-
-// Edit starts a copy of t for a version above all that t has seen. t itself does not change.
-func (t Table) Edit(version uint64) *Edit {
-	return &Edit{t: Table{chunks: slices.Clone(t.chunks), n: t.n}, version: version}
-}
-
-// Set replaces entry i by one of the same id that changed at the edit's version.
-func (e *Edit) Set(i int, entry *Entry) {
-	ch := e.t.chunks[i/chunkSize]
-	if ch.changed != e.version { // still shared with older versions
-		own := *ch
-		own.changed = e.version
-		ch = &own
-		e.t.chunks[i/chunkSize] = ch
-	}
-	ch.entries[i%chunkSize] = entry
-}
-
-// Table returns the result. The edit must not be used after that.
-func (e *Edit) Table() Table { return e.t }
 
 // Memo is a slot for one value that is derived from its immutable owner at first need and shared from then on. The
 // owner's package does not know what it holds. The zero value is empty.

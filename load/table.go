@@ -1,0 +1,150 @@
+package load
+
+import (
+	"iter"
+	"slices"
+)
+
+// fanout is how many entries a chunk and how many chunks a branch has. One change copies a chunk, a branch and the list of
+// branches: about 600 bytes at 10,000 workers.
+const fanout = 32
+
+// Table is an immutable list of entries sorted by id. Changing an entry copies what leads to it, nothing else (rule SNAP3):
+//
+//	Table ─► [ *branch | *branch ]            one list per version
+//	             │         └── 32 chunks, shared with other versions
+//	             └─► [ *chunk | *chunk ]       copied when one of its chunks is
+//	                     │        └── 32 entries, shared with other versions
+//	                     └─► [ *Entry ]        copied when one of its entries changes
+//	                              └─► *WorkerStatus, shared until that worker changes
+type Table struct {
+	branches []*branch
+	n        int
+}
+
+type branch struct {
+	chunks  [fanout]*chunk // nil behind the last
+	changed uint64         // highest Changed of the entries
+}
+
+type chunk struct {
+	entries [fanout]*Entry // nil behind the last
+	changed uint64         // highest Changed of the entries
+}
+
+// NewTable builds a table of entries, which must be sorted by id and have distinct ids.
+func NewTable(entries []*Entry) Table {
+	t := Table{branches: make([]*branch, (len(entries)+fanout*fanout-1)/(fanout*fanout)), n: len(entries)}
+	for i, e := range entries {
+		if i%(fanout*fanout) == 0 {
+			t.branches[i/(fanout*fanout)] = new(branch)
+		}
+		b := t.branches[i/(fanout*fanout)]
+		if i%fanout == 0 {
+			b.chunks[i/fanout%fanout] = new(chunk)
+		}
+		c := b.chunks[i/fanout%fanout]
+		c.entries[i%fanout] = e
+		c.changed = max(c.changed, e.Changed())
+		b.changed = max(b.changed, c.changed)
+	}
+	return t
+}
+
+// Len returns the number of workers.
+func (t Table) Len() int { return t.n }
+
+// At returns entry i, 0 <= i < Len().
+func (t Table) At(i int) *Entry {
+	return t.branches[i/(fanout*fanout)].chunks[i/fanout%fanout].entries[i%fanout]
+}
+
+// All yields the entries in order of id.
+func (t Table) All() iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for i := range t.n {
+			if !yield(t.At(i)) {
+				return
+			}
+		}
+	}
+}
+
+// Since yields the entries of which anything changed after base, in order of id, without looking into chunks that did not
+// change.
+func (t Table) Since(base uint64) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for _, b := range t.branches {
+			if b.changed <= base {
+				continue
+			}
+			for _, c := range b.chunks {
+				if c == nil {
+					break
+				}
+				if c.changed <= base {
+					continue
+				}
+				for _, e := range c.entries {
+					if e == nil {
+						break
+					}
+					if e.Changed() > base && !yield(e) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// Find returns the entry with the id and its position, or nil and the position where it would stand.
+func (t Table) Find(id string) (*Entry, int) {
+	lo, hi := 0, t.n
+	for lo < hi {
+		mid := int(uint(lo+hi) >> 1)
+		if t.At(mid).Worker.ID < id {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo < t.n && t.At(lo).Worker.ID == id {
+		return t.At(lo), lo
+	}
+	return nil, lo
+}
+
+// Edit collects replacements of entries for the table of one version.
+type Edit struct {
+	t       Table
+	version uint64
+}
+
+// Edit starts a copy of t for a version above all that t has seen. t itself does not change.
+func (t Table) Edit(version uint64) *Edit {
+	return &Edit{t: Table{branches: slices.Clone(t.branches), n: t.n}, version: version}
+}
+
+// Set replaces entry i by one of the same id that changed at the edit's version.
+func (e *Edit) Set(i int, entry *Entry) {
+	// What has not the edit's version is still shared with older tables.
+	b := e.t.branches[i/(fanout*fanout)]
+	if b.changed != e.version {
+		own := *b
+		own.changed = e.version
+		b = &own
+		e.t.branches[i/(fanout*fanout)] = b
+	}
+	c := b.chunks[i/fanout%fanout]
+	if c.changed != e.version {
+		own := *c
+		own.changed = e.version
+		c = &own
+		b.chunks[i/fanout%fanout] = c
+	}
+	c.entries[i%fanout] = entry
+}
+
+// Table returns the result. The edit must not be used after that.
+func (e *Edit) Table() Table { return e.t }
