@@ -13,6 +13,11 @@ WORKERS  ?= 8
 RANKS    ?= 4
 DURATION ?= 0
 
+# Packages with heavy cases: files with the build tag cases.
+HEAVY = $(shell grep -rl --include='*_test.go' '^//go:build cases' . | xargs -n1 dirname | sort -u)
+
+EXECUTIONS ?= 10000000
+
 # What buf compares the contracts with.
 AGAINST ?= .git\#branch=main
 
@@ -46,9 +51,14 @@ race: deps ## run the tests under the race detector
 	go test -race ./...
 
 .PHONY: cases
-cases: deps ## run what takes long: 10,000 random histories under the race detector, heavy cases
-	go test -tags cases -timeout 30m -skip TestHistories_TenThousand ./...
-	go test -race -tags cases -timeout 6h -v -run TestHistories_TenThousand ./internal/integration
+cases: deps ## run what takes long: heavy cases, 10,000 random histories under the race detector
+	go test -tags cases -count=1 -p 1 -timeout 1h -v -run '^TestHeavy_' $(HEAVY)
+	go test -race -tags cases -count=1 -timeout 6h -v -run '^TestHistories_TenThousand$$' ./internal/integration
+
+.PHONY: fuzz
+fuzz: deps ## fuzz the decoders of ZMQ messages, EXECUTIONS of each
+	go test -run '^$$' -fuzz '^FuzzFrames$$' -fuzztime $(EXECUTIONS)x ./bridge/zmq
+	go test -run '^$$' -fuzz '^FuzzPayload$$' -fuzztime $(EXECUTIONS)x ./bridge/zmq
 
 .PHONY: interop
 interop: build ## run stock Python peers and the load publisher of SGLang releases against the binary
@@ -66,8 +76,8 @@ bench: build ## measure next to ceilings (BENCH=quick or full) and write bench/r
 
 .PHONY: lint
 lint: deps ## vet, staticcheck, gofmt, and buf lint where npm is there
-	go vet ./...
-	go tool -modfile=tools/staticcheck/go.mod staticcheck ./...
+	go vet -tags cases,interop ./...
+	go tool -modfile=tools/staticcheck/go.mod staticcheck -tags cases,interop ./...
 	@unformatted=$$(git ls-files '*.go' | grep -v '^gen/' | xargs gofmt -l); \
 	  if [ -n "$$unformatted" ]; then echo "gofmt would change: $$unformatted"; exit 1; fi
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory proto-lint; else echo "npm is missing: contracts not linted"; fi

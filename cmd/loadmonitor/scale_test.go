@@ -21,7 +21,7 @@ import (
 
 // A thousand engines with eight ranks each, in two processes, and one engine with a rank that publishes at 1,000 Hz: the
 // whole binary shows all of them fresh, minute after minute, with few threads. RSS and CPU are logged.
-func TestScale_EightThousandPublishersAndABusyOne(t *testing.T) {
+func TestHeavy_EightThousandPublishersAndABusyOne(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	const half, ranks = 512, 8
