@@ -59,7 +59,7 @@ func (a *Aggregator) applyRankLocked(st *load.Stream, r *load.RankReport, now lo
 	if err != nil {
 		return fmt.Errorf("worker %s rank %d: %w", w.spec.ID, r.Load.DPRank, err)
 	}
-	a.counts.gaps.Add(gap)
+	a.counts.gaps.Add(gap - min(gap, r.Conflated))
 	if a.streams[st] == nil {
 		a.streams[st] = b
 		if w.sockets == nil {

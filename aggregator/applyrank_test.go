@@ -136,6 +136,43 @@ func TestApplyRank_TwoPublishersDoNotFlicker(t *testing.T) {
 	})
 }
 
+// Case B3 and rule SEQ2: a gap is counted and holds nothing up; what arrived and was skipped is not missed, and no odd
+// figure makes the count fall.
+func TestApplyRank_OnlyWhatDidNotArriveIsMissed(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{zmq(5, 1)})
+		st := socket()
+		for _, step := range []struct {
+			name      string
+			seq       int64
+			conflated uint64
+			missed    uint64 // so far
+		}{
+			{"the first one", 1, 0, 0},
+			{"the next one", 2, 0, 0},
+			{"a jump", 500, 0, 497},
+			{"the one after it", 501, 0, 497},
+			{"three of three were skipped", 505, 3, 497},
+			{"two of nine were skipped", 515, 2, 504},
+			{"more were skipped than the gap holds", 517, 90, 504},
+			{"a duplicate", 517, 4, 504},
+			{"a restart after some were skipped", 3, 7, 504},
+			{"a gap after the restart", 5, 0, 505},
+		} {
+			err := f.ApplyRank(st, &load.RankReport{WorkerID: "w5", Sequence: step.seq, Load: rank(0, running(step.seq)), Conflated: step.conflated})
+			if (err != nil) != (step.name == "a duplicate") {
+				t.Fatalf("%s: %v", step.name, err)
+			}
+			if missed := f.counts.gaps.Load(); missed != step.missed {
+				t.Errorf("%s: %d missed, want %d", step.name, missed, step.missed)
+			}
+			if n := intOf(t, f.want("w5", load.Fresh), 0, load.NumRunningReqs); n != step.seq {
+				t.Errorf("%s: running %d, want %d", step.name, n, step.seq)
+			}
+		}
+	})
+}
+
 // Rule FR5: in LoadStat arrays an unknown capacity leaves the rank fresh.
 func TestApplyRank_OptionalCapacity(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, f *fleet) {

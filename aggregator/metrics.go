@@ -45,7 +45,7 @@ func (a *Aggregator) Metrics() []load.Metric {
 		counter("source_restarts_total", "New source instances that replaced an older one.", &a.counts.restarts),
 		counter("workers_expired_total", "Times a rank of a worker passed its freshness deadline.", &a.counts.expired),
 		counter("reports_over_capacity_total", "Reports in which a rank uses more than its capacity.", &a.counts.overCapacity),
-		counter("sequence_gaps_total", "Messages missed on sockets, by gaps in their sequence.", &a.counts.gaps),
+		counter("sequence_gaps_total", "Messages that did not arrive on sockets, by gaps in their sequence.", &a.counts.gaps),
 		counter("versions_published_total", "Snapshot versions published.", &a.counts.versions),
 		{
 			Name: "workers", Help: "Registered workers by freshness.",

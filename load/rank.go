@@ -124,8 +124,8 @@ type RankReport struct {
 	Sequence int64
 	// Load holds the rank's number as dialled, whatever the payload says of itself.
 	Load RankLoad
-	// Conflated is how many messages of this socket arrived since its previous report and were not handed on, mostly because a
-	// newer one was there already: they are in a gap of the sequence without having been missed.
+	// Conflated is how many messages of this socket arrived since its previous accepted report and were not handed on, mostly
+	// because a newer one was there already, or were refused: they are in a gap of the sequence without having been missed.
 	Conflated uint64
 	// CapacityOptional says that this form of payload may leave out a capacity without meaning "still starting" (rule FR5).
 	CapacityOptional bool

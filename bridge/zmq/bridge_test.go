@@ -44,10 +44,17 @@ func TestBridge_DeliversEveryRankWithItsOwnSequence(t *testing.T) {
 	}
 }
 
-// Case B3: a gap is nothing to wait for, and what was skipped here is told apart from what was missed.
+// Case B3: a gap is nothing to wait for, and what was skipped here or refused is told apart from what was missed.
 func TestBridge_GapsAndSkippedMessagesAddUp(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
+	calls := 0
+	s.refuse = func(r *load.RankReport) error {
+		if calls++; calls%3 == 0 && runningOf(r) != 7 {
+			return load.ErrNegative
+		}
+		return nil
+	}
 	p := socket(t, c, anyPort)
 	o := steady(s)
 	b, _ := start(t, o, target("w", 0, p.Endpoint()))
@@ -65,7 +72,7 @@ func TestBridge_GapsAndSkippedMessagesAddUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := s.reports[targetKey{"w", 0}]
-		return runningOf(&got[len(got)-1]) == 7
+		return got[len(got)-1].Sequence == last && runningOf(&got[len(got)-1]) == 7
 	})
 	s.await(t, "reports that account for every message that arrived", func() bool {
 		var told float64

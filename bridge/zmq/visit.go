@@ -191,6 +191,9 @@ func (o *owner) hand(c *conn, payload []byte, sequence int64, now instant) {
 		o.lose(c, err.Error())
 	default:
 		counts.refused.Add(1)
+		if c.skipped = o.report.rank.Conflated; !errors.Is(err, load.ErrSequenceOld) {
+			c.skipped++ // it arrived; a message that came before is in no gap
+		}
 	}
 }
 
