@@ -173,6 +173,28 @@ func TestApplyRank_OnlyWhatDidNotArriveIsMissed(t *testing.T) {
 	})
 }
 
+// Case B5: wild sequences, again and again, neither add to what was missed nor lock the rank out.
+func TestApplyRank_WildSequencesPoisonNothing(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{zmq(5, 1)})
+		st := socket()
+		for i := range int64(4) {
+			f.applyRank(st, message(5, 0, 10*i+1, running(1)))
+			f.applyRank(st, message(5, 0, 1<<63-1-i, running(90)))
+			f.applyRank(st, message(5, 0, 10*i+2, running(2)))
+			f.applyRank(st, message(5, 0, 10*i+5, running(3)))
+			e := f.want("w5", load.Fresh)
+			if n := intOf(t, e, 0, load.NumRunningReqs); n != 3 || e.Restarts != uint32(i+1) {
+				t.Errorf("running %d after %d restarts, want 3 after %d", n, e.Restarts, i+1)
+			}
+			time.Sleep(11 * time.Second)
+		}
+		if missed := f.counts.gaps.Load(); missed != 4*2+3*5 {
+			t.Errorf("%d missed, want what is missing between the sane ones", missed)
+		}
+	})
+}
+
 // Rule FR5: in LoadStat arrays an unknown capacity leaves the rank fresh.
 func TestApplyRank_OptionalCapacity(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, f *fleet) {

@@ -29,8 +29,9 @@ type Socket struct {
 	refused  load.Instant
 }
 
-// Accept judges the next message: the newest wins. It returns how many messages the gap before it holds. Equal is a
-// duplicate (load.ErrSequenceOld). Going backwards is a restart of the publisher, accepted at once; the third within 10 s
+// Accept judges the next message: the newest wins. It returns how many messages the gap before it holds: none when the
+// sequence rose by more than 2^32, which is another count and says nothing of what was missed. Equal is a duplicate
+// (load.ErrSequenceOld). Going backwards is a restart of the publisher, accepted at once; the third within 10 s
 // means that two publishers share the rank: the one heard last is kept, the other refused (load.ErrPublisherConflict)
 // until the kept one is gone or has been alone for 10 s.
 func (s *Socket) Accept(seq int64, now load.Instant) (gap uint64, err error) {
@@ -46,7 +47,9 @@ func (s *Socket) Accept(seq int64, now load.Instant) (gap uint64, err error) {
 	case seq == s.last:
 		return 0, fmt.Errorf("sequence %d again: %w", seq, load.ErrSequenceOld)
 	case seq > s.last:
-		gap = uint64(seq - s.last - 1)
+		if rise := uint64(seq - s.last); rise <= maxJump {
+			gap = rise - 1
+		}
 	case s.Conflict:
 		s.refused = now
 		return 0, fmt.Errorf("sequence %d, last %d: %w", seq, s.last, load.ErrPublisherConflict)

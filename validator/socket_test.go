@@ -32,6 +32,16 @@ func TestSocket_SEQ2(t *testing.T) {
 		{"the highest one does not lock out what follows (B5)", []step{
 			{0, 1<<63 - 1, 0, nil, 0}, {time.Second, 1, 0, nil, 1}, {2 * time.Second, 2, 0, nil, 1},
 		}},
+		{"a wild one is taken and no gap, what follows it lower is a restart (B5)", []step{
+			{0, 1, 0, nil, 0}, {time.Second, 1<<63 - 1, 0, nil, 0}, {2 * time.Second, 2, 0, nil, 1}, {3 * time.Second, 5, 2, nil, 1},
+		}},
+		{"the longest gap, and a longer one (B5)", []step{
+			{0, 1, 0, nil, 0}, {0, 1 + 1<<32, 1<<32 - 1, nil, 0}, {0, 2 + 1<<33, 0, nil, 0}, {0, 4 + 1<<33, 1, nil, 0},
+		}},
+		{"wild ones between others are a second publisher: the kept one goes on (B5)", []step{
+			{0, 1, 0, nil, 0}, {1e8, 1<<63 - 1, 0, nil, 0}, {2e8, 2, 0, nil, 1}, {3e8, 1<<63 - 1, 0, nil, 1}, {4e8, 3, 0, nil, 2},
+			{5e8, 1<<63 - 1, 0, nil, 2}, {6e8, 4, 0, load.ErrPublisherConflict, 2}, {31e8, 5, 0, nil, 3}, {32e8, 6, 0, nil, 3},
+		}},
 		{"going back is a restart, accepted at once", []step{{0, 90, 0, nil, 0}, {time.Second, 0, 0, nil, 1}, {2 * time.Second, 1, 0, nil, 1}}},
 		{"two restarts in 10 s are restarts", []step{{0, 9, 0, nil, 0}, {1e9, 0, 0, nil, 1}, {2e9, 5, 4, nil, 1}, {3e9, 0, 0, nil, 2}}},
 		{"restarts far apart never conflict", []step{
