@@ -23,7 +23,8 @@ type incoming struct {
 	err error // why msg is not complete; nil when it is
 }
 
-// reportCodec decodes reports and leaves every other message to the codec that it wraps.
+// reportCodec decodes reports, sends responses that are encoded already, and leaves every other message to the codec that
+// it wraps.
 type reportCodec struct{ encoding.CodecV2 }
 
 func newReportCodec(inner encoding.CodecV2) reportCodec {
@@ -31,6 +32,13 @@ func newReportCodec(inner encoding.CodecV2) reportCodec {
 		inner = encoding.GetCodecV2("proto")
 	}
 	return reportCodec{inner}
+}
+
+func (c reportCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if r, ok := v.(*unreadResponse); ok {
+		return r.buffers(), nil
+	}
+	return c.CodecV2.Marshal(v)
 }
 
 func (c reportCodec) Unmarshal(data mem.BufferSlice, v any) error {

@@ -15,6 +15,7 @@ type boundedListener struct {
 	name     string // in metrics and logs
 	max      int64
 	episodes *episodes
+	ended    func(addr string) // called when a connection has ended, with the address of its peer; nil: nobody asks
 
 	open, refused atomic.Int64
 }
@@ -32,7 +33,13 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 			_ = c.Close()
 			continue
 		}
-		return &boundedConn{Conn: c, release: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+		addr := c.RemoteAddr().String()
+		return &boundedConn{Conn: c, release: sync.OnceFunc(func() {
+			l.open.Add(-1)
+			if l.ended != nil {
+				l.ended(addr)
+			}
+		})}, nil
 	}
 }
 

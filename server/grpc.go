@@ -34,6 +34,7 @@ func (s *Server) newGRPC(reg *registry) (*grpc.Server, error) {
 	o := &s.opts
 	g := grpc.NewServer(
 		grpc.ForceServerCodecV2(newReportCodec(o.Codec)),
+		grpc.UnaryInterceptor(s.unread.intercept),
 		grpc.MaxRecvMsgSize(o.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(uint32(o.MaxStreamsPerConnection)),
 		grpc.MaxHeaderListSize(headerBytes),

@@ -23,6 +23,7 @@ type Server struct {
 	http    *http.Server
 	reports *reports
 	ready   *readiness
+	unread  *unread
 
 	grpcConns, httpConns *boundedListener // without a listener until Listen
 	httpHandlers         sync.WaitGroup   // goroutines of HTTP connections; complete when Serve has returned
@@ -38,6 +39,7 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	ep := newEpisodes(o.Logger)
+	unread := newUnread(ep)
 	s := &Server{
 		opts: o,
 		log:  o.Logger,
@@ -53,7 +55,8 @@ func New(opts Options) (*Server, error) {
 			closing:     make(chan struct{}),
 		},
 		ready:     newReadiness(),
-		grpcConns: &boundedListener{name: "grpc", max: int64(o.MaxConnections), episodes: ep},
+		unread:    unread,
+		grpcConns: &boundedListener{name: "grpc", max: int64(o.MaxConnections), episodes: ep, ended: unread.ended},
 		httpConns: &boundedListener{name: "http", max: int64(o.MaxConnections), episodes: ep},
 	}
 	registry := &registry{r: o.Registry}
@@ -64,6 +67,7 @@ func New(opts Options) (*Server, error) {
 		o.Metrics,
 		s.reports.metrics(),
 		s.ready.metrics(),
+		s.unread.metrics(),
 		connectionMetrics(s.grpcConns, s.httpConns),
 		[]load.Metric{buildInfo(o.Version, o.Revision)},
 	))
