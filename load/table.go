@@ -98,6 +98,51 @@ func (t Table) Since(base uint64) iter.Seq[*Entry] {
 	}
 }
 
+// Diff yields what before and t hold at every position at which they hold different entries, without looking into what they
+// share; nil where one of them is shorter. Taking the first of each pair from before and adding the second gives t, also
+// when workers came, left or moved.
+func (t Table) Diff(before Table) iter.Seq2[*Entry, *Entry] {
+	return func(yield func(was, is *Entry) bool) {
+		for i := range max(len(before.branches), len(t.branches)) {
+			b1, b2 := before.branch(i), t.branch(i)
+			if b1 == b2 {
+				continue
+			}
+			for j := range fanout {
+				c1, c2 := b1.chunk(j), b2.chunk(j)
+				if c1 == c2 {
+					continue
+				}
+				for k := range fanout {
+					if was, is := c1.entries[k], c2.entries[k]; was != is && !yield(was, is) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// What stands behind the last branch and the last chunk.
+var (
+	noBranch branch
+	noChunk  chunk
+)
+
+func (t Table) branch(i int) *branch {
+	if i < len(t.branches) {
+		return t.branches[i]
+	}
+	return &noBranch
+}
+
+func (b *branch) chunk(i int) *chunk {
+	if c := b.chunks[i]; c != nil {
+		return c
+	}
+	return &noChunk
+}
+
 // Find returns the entry with the id and its position, or nil and the position where it would stand.
 func (t Table) Find(id string) (*Entry, int) {
 	lo, hi := 0, t.n

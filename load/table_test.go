@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/loadmonitor/loadmonitor/load"
@@ -73,4 +74,68 @@ func TestTable_FindsByID(t *testing.T) {
 			t.Fatalf("%d workers: the place behind the last is %d", n, at)
 		}
 	}
+}
+
+// The differences between two tables lead from one to the other, also when workers came or left in between.
+func TestTable_DiffLeadsFromOneToTheOther(t *testing.T) {
+	t.Parallel()
+	for _, n := range tableSizes {
+		rng := rand.New(rand.NewPCG(2, uint64(n)))
+		var entries []*load.Entry
+		for i := range n {
+			entries = append(entries, tableEntry(10*i, 1))
+		}
+		table := load.NewTable(entries)
+		for version := uint64(2); version < 30; version++ {
+			before := table
+			edit := table.Edit(version)
+			changes := min(len(entries), rng.IntN(4))
+			for _, i := range rng.Perm(len(entries))[:changes] {
+				entries[i] = &load.Entry{WorkerStatus: entries[i].WorkerStatus, RefreshedVersion: version}
+				edit.Set(i, entries[i])
+			}
+			table = edit.Table()
+			if pairs := checkDiff(t, before, table); pairs != changes {
+				t.Fatalf("%d workers: %d pairs for %d changes", n, pairs, changes)
+			}
+			// Workers come and leave anywhere, so that the others move.
+			for range rng.IntN(40) {
+				e := tableEntry(rng.IntN(10*n+10), version)
+				switch i, found := slices.BinarySearchFunc(entries, e, byID); {
+				case !found && rng.IntN(2) == 0:
+					entries = slices.Insert(entries, i, e)
+				case i < len(entries):
+					entries = slices.Delete(entries, i, i+1)
+				}
+			}
+			before, table = table, load.NewTable(entries)
+			checkDiff(t, before, table)
+		}
+	}
+}
+
+func byID(x, y *load.Entry) int { return strings.Compare(x.Worker.ID, y.Worker.ID) }
+
+// checkDiff takes the differences away from the one table and adds them, and returns how many there are.
+func checkDiff(t *testing.T, before, after load.Table) (pairs int) {
+	t.Helper()
+	count := make(map[*load.Entry]int)
+	for e := range before.All() {
+		count[e]++
+	}
+	for was, is := range after.Diff(before) {
+		pairs++
+		count[was]--
+		count[is]++
+	}
+	for e := range after.All() {
+		count[e]--
+	}
+	delete(count, nil)
+	for e, n := range count {
+		if n != 0 {
+			t.Fatalf("from %d to %d workers: %s is left %d times", before.Len(), after.Len(), e.Worker.ID, n)
+		}
+	}
+	return pairs
 }

@@ -28,10 +28,11 @@ func newBundle(frames [][]byte) *bundle {
 	return b
 }
 
-// memo is what this package keeps on a snapshot: the bundles made from it so far.
+// memo is what this package keeps on a snapshot: the bundles made from it so far, and how many workers its views have.
 type memo struct {
 	mu      sync.Mutex
 	bundles map[bundleKey]*bundleCell // guarded by mu
+	counts  map[string]load.Summary   // guarded by mu; by the names of filtered views
 
 	bytes  atomic.Int64 // taken by bundles
 	recent atomic.Pointer[bundleCell]
@@ -60,6 +61,8 @@ type bundleCell struct {
 }
 
 func newMemo() any { return &memo{bundles: make(map[bundleKey]*bundleCell)} }
+
+func memoOf(s *load.Snapshot) *memo { return s.Memo.Get(newMemo).(*memo) }
 
 // updateFrames returns the frames that bring a reader of the view from base, which baseOf returned, to the snapshot; none
 // when they would hold nothing, which is the usual case for a filtered view and takes no look at the whole fleet.
@@ -95,13 +98,13 @@ func (s *Service) heartbeatFrames(snap *load.Snapshot, held uint64, v *view) *bu
 }
 
 func (s *Service) encode(snap *load.Snapshot, u *update, v *view) *bundle {
-	frames := encodeUpdate(snap, u, v, v.summary(snap), s.heartbeatMs, s.maxFrameBytes)
+	frames := encodeUpdate(snap, u, v, s.summary(snap, u.base, v), s.heartbeatMs, s.maxFrameBytes)
 	s.counters.framesEncoded.Add(uint64(len(frames)))
 	return newBundle(frames)
 }
 
 func (s *Service) bundle(snap *load.Snapshot, key bundleKey, build func() *bundle) *bundle {
-	m := snap.Memo.Get(newMemo).(*memo)
+	m := memoOf(snap)
 	cell, hit := m.cell(key)
 	if hit {
 		s.counters.cacheHits.Add(1)
@@ -133,4 +136,29 @@ func (m *memo) cell(key bundleKey) (cell *bundleCell, hit bool) {
 	}
 	m.recent.Store(cell)
 	return cell, hit
+}
+
+// counted returns the summary of a view, if it was made.
+func (m *memo) counted(v *view) (load.Summary, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sum, ok := m.counts[v.name]
+	return sum, ok
+}
+
+// countBytes is what a kept summary takes, about.
+const countBytes = 128
+
+// keepCount keeps the summary of a view, unless the snapshot keeps enough.
+func (m *memo) keepCount(v *view, sum load.Summary) {
+	if m.bytes.Load() >= maxCachedBytes {
+		return
+	}
+	m.bytes.Add(countBytes)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.counts == nil {
+		m.counts = make(map[string]load.Summary)
+	}
+	m.counts[v.name] = sum
 }

@@ -110,6 +110,7 @@ type Service struct {
 	pages    pages
 	pace     pace
 	relay    relay
+	versions versions
 	counters counters
 	stuck    episode
 	refused  episode

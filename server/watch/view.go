@@ -127,26 +127,3 @@ func contains(sorted []string, s string) bool {
 	_, found := slices.BinarySearch(sorted, s)
 	return found
 }
-
-// summary counts the workers of the view.
-func (v *view) summary(s *load.Snapshot) load.Summary {
-	if v.all() {
-		return s.Summary
-	}
-	var sum load.Summary
-	// With few ids it is cheaper to look them up than to walk a large fleet.
-	if n := len(v.ids); n > 0 && n*16 < s.Workers.Len() {
-		for _, id := range v.ids {
-			if e, _ := s.Workers.Find(id); e != nil && v.matches(&e.Worker) {
-				sum.Add(e.Freshness, 1)
-			}
-		}
-		return sum
-	}
-	for e := range s.Workers.All() {
-		if v.matches(&e.Worker) {
-			sum.Add(e.Freshness, 1)
-		}
-	}
-	return sum
-}
