@@ -2,8 +2,17 @@ package server
 
 import (
 	"context"
+	"encoding/base64"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
 	"github.com/loadmonitor/loadmonitor/load"
@@ -34,13 +43,58 @@ const (
 	maxZone     = 256
 )
 
-func (s *registry) ListWorkers(context.Context, *loadmonitorpb.ListWorkersRequest) (*loadmonitorpb.ListWorkersResponse, error) {
+// maxPageBytes bounds a page of the list of workers, safely below the 4 MiB that stock gRPC clients accept.
+const maxPageBytes = 3 << 20
+
+// maxTokenField is the most that the token of a page takes with its tag: the id in base64, and the format.
+const maxTokenField = 3 + (maxWorkerID+1+2)/3*4
+
+// ListWorkers returns the page that begins behind the worker that the token names, whether or not that one is still there.
+func (s *registry) ListWorkers(_ context.Context, req *loadmonitorpb.ListWorkersRequest) (*loadmonitorpb.ListWorkersResponse, error) {
 	regs := s.r.Registrations()
-	workers := make([]*loadmonitorpb.RegisteredWorker, len(regs))
-	for i := range regs {
-		workers[i] = registrationToProto(&regs[i])
+	if token := req.GetPageToken(); token != "" {
+		last, err := parsePageToken(token)
+		if err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		i, found := slices.BinarySearchFunc(regs, last, func(r load.Registration, id string) int { return strings.Compare(r.Worker.ID, id) })
+		if found {
+			i++
+		}
+		regs = regs[i:]
 	}
-	return loadmonitorpb.ListWorkersResponse_builder{Workers: workers}.Build(), nil
+	resp := &loadmonitorpb.ListWorkersResponse{}
+	var workers []*loadmonitorpb.RegisteredWorker
+	size := 0
+	for i := range regs {
+		w := registrationToProto(&regs[i])
+		size += 1 + protowire.SizeBytes(proto.Size(w))
+		// A page has one worker at least, however large it is: otherwise there would be no way past it.
+		if size+maxTokenField > maxPageBytes && i > 0 {
+			resp.SetNextPageToken(pageToken(regs[i-1].Worker.ID))
+			break
+		}
+		workers = append(workers, w)
+	}
+	resp.SetWorkers(workers)
+	return resp, nil
+}
+
+// pageTokenFormat begins a token, so that another format can be told apart.
+const pageTokenFormat = "\x01"
+
+// pageToken returns the token of the page behind a worker. Clients see it as an opaque string.
+func pageToken(last string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(pageTokenFormat + last))
+}
+
+func parsePageToken(token string) (last string, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	last, ok := strings.CutPrefix(string(b), pageTokenFormat)
+	if err != nil || !ok {
+		return "", errors.New("page_token is not one of this monitor: take it from next_page_token as it is")
+	}
+	return last, nil
 }
 
 func (s *registry) RegisterWorker(_ context.Context, req *loadmonitorpb.RegisterWorkerRequest) (*loadmonitorpb.RegisterWorkerResponse, error) {

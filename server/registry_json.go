@@ -46,8 +46,9 @@ func (registryJSON) Marshal(v any) ([]byte, error) {
 	switch m := v.(type) {
 	case *loadmonitorpb.ListWorkersResponse:
 		list := struct {
-			Workers []registeredWorkerJSON `json:"workers"`
-		}{make([]registeredWorkerJSON, len(m.GetWorkers()))}
+			Workers       []registeredWorkerJSON `json:"workers"`
+			NextPageToken string                 `json:"next_page_token"`
+		}{make([]registeredWorkerJSON, len(m.GetWorkers())), m.GetNextPageToken()}
 		for i, w := range m.GetWorkers() {
 			list.Workers[i] = registeredWorkerJSON{
 				Spec:            specToJSON(w.GetSpec()),

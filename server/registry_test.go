@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
@@ -61,12 +64,101 @@ func TestRegistry_ListsOverBothWays(t *testing.T) {
 		`"transport":"push","transport_reason":"push: configured","probe_error":"connection refused"},` +
 		`{"spec":{"id":"w2","url":"http://127.0.0.6:1","role":"plain","models":[],"zone":"","expected_ranks":0},` +
 		`"source":"config","state":"not_needed","reason":"transport is zmq","last_http_status":0,` +
-		`"transport":null,"transport_reason":"","probe_error":""}]}`
+		`"transport":null,"transport_reason":"","probe_error":""}],"next_page_token":""}`
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != jsonType || body != wantJSON {
 		t.Errorf("%s %s\n%s\nwant\n%s", resp.Status, resp.Header.Get("Content-Type"), body, wantJSON)
 	}
 	if resp, body := r.do(http.MethodHead, workersPath, nil); resp.StatusCode != 200 || body != "" {
 		t.Errorf("HEAD: %s %q", resp.Status, body)
+	}
+}
+
+// A list beyond the 4 MiB that stock clients accept comes in pages, over gRPC and as JSON. While workers come and go, among
+// them the one that a token names, whoever stays stands in one page.
+func TestRegistry_ListsInPages(t *testing.T) {
+	const n = 20_000
+	all := make([]load.Registration, n)
+	for i := range all {
+		w := someWorker()
+		w.ID = fmt.Sprintf("w%05d", i)
+		all[i] = load.Registration{Worker: w, Source: "api", State: load.RegistrationRetrying, Reason: strings.Repeat("r", 300)}
+	}
+	pages := map[string]func(r *running, token string) (ids []string, next string){
+		"gRPC": func(r *running, token string) (ids []string, next string) {
+			resp, err := loadmonitorpb.NewRegistryServiceClient(r.dial()).ListWorkers(t.Context(),
+				loadmonitorpb.ListWorkersRequest_builder{PageToken: token}.Build())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if size := proto.Size(resp); size > maxPageBytes {
+				t.Errorf("a page has %d bytes", size)
+			}
+			for _, w := range resp.GetWorkers() {
+				ids = append(ids, w.GetSpec().GetId())
+			}
+			return ids, resp.GetNextPageToken()
+		},
+		"JSON": func(r *running, token string) (ids []string, next string) {
+			resp, body := r.do(http.MethodGet, workersPath+"?page_token="+token, nil)
+			var page struct {
+				Workers []registeredWorkerJSON `json:"workers"`
+				Next    *string                `json:"next_page_token"`
+			}
+			if err := json.Unmarshal([]byte(body), &page); err != nil || resp.StatusCode != http.StatusOK || page.Next == nil {
+				t.Fatalf("%s, %v", resp.Status, err)
+			}
+			for _, w := range page.Workers {
+				ids = append(ids, w.Spec.ID)
+			}
+			return ids, *page.Next
+		},
+	}
+	for name, page := range pages {
+		t.Run(name, func(t *testing.T) {
+			reg := &fakeRegistry{list: all}
+			r := start(t, Options{Registry: reg})
+			var got []string
+			gone := make(map[string]bool)
+			count := 0
+			for token := ""; ; {
+				ids, next := page(r, token)
+				got = append(got, ids...)
+				count++
+				if token = next; token == "" {
+					break
+				}
+				// The worker that the token names goes, and one comes that the pages so far have passed.
+				last := ids[len(ids)-1]
+				gone[last] = true
+				reg.mu.Lock()
+				left := slices.DeleteFunc(slices.Clone(reg.list), func(g load.Registration) bool { return g.Worker.ID == last })
+				reg.list = append([]load.Registration{{Worker: load.Worker{ID: fmt.Sprintf("a%d", 9-count)}}}, left...)
+				reg.mu.Unlock()
+			}
+			if count < 3 {
+				t.Errorf("%d pages", count)
+			}
+			var want []string
+			for _, g := range all {
+				want = append(want, g.Worker.ID) // those that are gone were listed before
+			}
+			if d := cmp.Diff(want, got); d != "" || len(gone) != count-1 {
+				t.Errorf("%d gone: %s", len(gone), d)
+			}
+		})
+	}
+}
+
+func TestRegistry_RefusesForeignPageTokens(t *testing.T) {
+	r := start(t, Options{Registry: &fakeRegistry{}})
+	for _, token := range []string{"w1", "%", "AncwMQ"} {
+		_, err := loadmonitorpb.NewRegistryServiceClient(r.dial()).ListWorkers(t.Context(), loadmonitorpb.ListWorkersRequest_builder{PageToken: token}.Build())
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "next_page_token") {
+			t.Errorf("%q: %v", token, err)
+		}
+		if resp, body := r.do(http.MethodGet, workersPath+"?page_token="+url.QueryEscape(token), nil); resp.StatusCode != http.StatusBadRequest {
+			t.Errorf("%q: %s %s", token, resp.Status, body)
+		}
 	}
 }
 

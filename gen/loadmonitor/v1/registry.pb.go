@@ -393,11 +393,12 @@ func (b0 RegisteredWorker_builder) Build() *RegisteredWorker {
 	return m0
 }
 
-// ListWorkersRequest has no parameters.
+// ListWorkersRequest asks for the first page of the list, or for the next one.
 type ListWorkersRequest struct {
-	state         protoimpl.MessageState `protogen:"opaque.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state                protoimpl.MessageState `protogen:"opaque.v1"`
+	xxx_hidden_PageToken string                 `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *ListWorkersRequest) Reset() {
@@ -425,24 +426,39 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
+func (x *ListWorkersRequest) GetPageToken() string {
+	if x != nil {
+		return x.xxx_hidden_PageToken
+	}
+	return ""
+}
+
+func (x *ListWorkersRequest) SetPageToken(v string) {
+	x.xxx_hidden_PageToken = v
+}
+
 type ListWorkersRequest_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
+	// From the response before. Empty: the first page.
+	PageToken string
 }
 
 func (b0 ListWorkersRequest_builder) Build() *ListWorkersRequest {
 	m0 := &ListWorkersRequest{}
 	b, x := &b0, m0
 	_, _ = b, x
+	x.xxx_hidden_PageToken = b.PageToken
 	return m0
 }
 
-// ListWorkersResponse is the full set.
+// ListWorkersResponse is the list, or a page of it.
 type ListWorkersResponse struct {
-	state              protoimpl.MessageState `protogen:"opaque.v1"`
-	xxx_hidden_Workers *[]*RegisteredWorker   `protobuf:"bytes,1,rep,name=workers,proto3"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	state                    protoimpl.MessageState `protogen:"opaque.v1"`
+	xxx_hidden_Workers       *[]*RegisteredWorker   `protobuf:"bytes,1,rep,name=workers,proto3"`
+	xxx_hidden_NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3"`
+	unknownFields            protoimpl.UnknownFields
+	sizeCache                protoimpl.SizeCache
 }
 
 func (x *ListWorkersResponse) Reset() {
@@ -479,8 +495,19 @@ func (x *ListWorkersResponse) GetWorkers() []*RegisteredWorker {
 	return nil
 }
 
+func (x *ListWorkersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.xxx_hidden_NextPageToken
+	}
+	return ""
+}
+
 func (x *ListWorkersResponse) SetWorkers(v []*RegisteredWorker) {
 	x.xxx_hidden_Workers = &v
+}
+
+func (x *ListWorkersResponse) SetNextPageToken(v string) {
+	x.xxx_hidden_NextPageToken = v
 }
 
 type ListWorkersResponse_builder struct {
@@ -488,6 +515,8 @@ type ListWorkersResponse_builder struct {
 
 	// Sorted by id.
 	Workers []*RegisteredWorker
+	// Empty: this was the last page.
+	NextPageToken string
 }
 
 func (b0 ListWorkersResponse_builder) Build() *ListWorkersResponse {
@@ -495,6 +524,7 @@ func (b0 ListWorkersResponse_builder) Build() *ListWorkersResponse {
 	b, x := &b0, m0
 	_, _ = b, x
 	x.xxx_hidden_Workers = &b.Workers
+	x.xxx_hidden_NextPageToken = b.NextPageToken
 	return m0
 }
 
@@ -763,10 +793,13 @@ const file_loadmonitor_v1_registry_proto_rawDesc = "" +
 	"\ttransport\x18\x06 \x01(\x0e2\x19.loadmonitor.v1.TransportR\ttransport\x12)\n" +
 	"\x10transport_reason\x18\a \x01(\tR\x0ftransportReason\x12\x1f\n" +
 	"\vprobe_error\x18\b \x01(\tR\n" +
-	"probeError\"\x14\n" +
-	"\x12ListWorkersRequest\"Q\n" +
+	"probeError\"3\n" +
+	"\x12ListWorkersRequest\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x01 \x01(\tR\tpageToken\"y\n" +
 	"\x13ListWorkersResponse\x12:\n" +
-	"\aworkers\x18\x01 \x03(\v2 .loadmonitor.v1.RegisteredWorkerR\aworkers\"K\n" +
+	"\aworkers\x18\x01 \x03(\v2 .loadmonitor.v1.RegisteredWorkerR\aworkers\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"K\n" +
 	"\x15RegisterWorkerRequest\x122\n" +
 	"\x06worker\x18\x01 \x01(\v2\x1a.loadmonitor.v1.WorkerSpecR\x06worker\"L\n" +
 	"\x16RegisterWorkerResponse\x122\n" +

@@ -30,7 +30,10 @@ const (
 //
 // RegistryService says who exists. Reports never create a worker; this does, next to the configuration.
 type RegistryServiceClient interface {
-	// ListWorkers returns every registered worker with the state of its registration, sorted by id.
+	// ListWorkers returns the registered workers with the state of their registration, sorted by id, in pages of at most
+	// 3 MiB as protobuf. Each page is as of its own moment: a worker that is registered throughout stands in one page of the
+	// list, one that comes or goes meanwhile in one or none. INVALID_ARGUMENT: not a page token. RESOURCE_EXHAUSTED:
+	// over gRPC, 12 MiB of responses are unread on this connection, or too much on all of them; read before asking.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
 	// RegisterWorker adds a worker until DeregisterWorker or the end of this process, or replaces one that was added in
 	// this way. INVALID_ARGUMENT: a field is wrong, the message says which. FAILED_PRECONDITION: the id or the origin
@@ -85,7 +88,10 @@ func (c *registryServiceClient) DeregisterWorker(ctx context.Context, in *Deregi
 //
 // RegistryService says who exists. Reports never create a worker; this does, next to the configuration.
 type RegistryServiceServer interface {
-	// ListWorkers returns every registered worker with the state of its registration, sorted by id.
+	// ListWorkers returns the registered workers with the state of their registration, sorted by id, in pages of at most
+	// 3 MiB as protobuf. Each page is as of its own moment: a worker that is registered throughout stands in one page of the
+	// list, one that comes or goes meanwhile in one or none. INVALID_ARGUMENT: not a page token. RESOURCE_EXHAUSTED:
+	// over gRPC, 12 MiB of responses are unread on this connection, or too much on all of them; read before asking.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
 	// RegisterWorker adds a worker until DeregisterWorker or the end of this process, or replaces one that was added in
 	// this way. INVALID_ARGUMENT: a field is wrong, the message says which. FAILED_PRECONDITION: the id or the origin

@@ -33,6 +33,8 @@ const (
 type SnapshotServiceClient interface {
 	// GetSnapshot returns the newest snapshot, in pages when it would pass 3 MiB.
 	// ABORTED: the page token's snapshot is gone, start over without a token. INVALID_ARGUMENT: not a page token.
+	// RESOURCE_EXHAUSTED: over gRPC, 12 MiB of responses are unread on this connection, or too much on all of them; read
+	// before asking.
 	GetSnapshot(ctx context.Context, in *GetSnapshotRequest, opts ...grpc.CallOption) (*GetSnapshotResponse, error)
 	// Watch sends the full picture at once, then what changes, and a heartbeat when nothing does.
 	// RESOURCE_EXHAUSTED: too many watchers, or this one took nothing for too long. UNAVAILABLE: shutting down.
@@ -85,6 +87,8 @@ type SnapshotService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 type SnapshotServiceServer interface {
 	// GetSnapshot returns the newest snapshot, in pages when it would pass 3 MiB.
 	// ABORTED: the page token's snapshot is gone, start over without a token. INVALID_ARGUMENT: not a page token.
+	// RESOURCE_EXHAUSTED: over gRPC, 12 MiB of responses are unread on this connection, or too much on all of them; read
+	// before asking.
 	GetSnapshot(context.Context, *GetSnapshotRequest) (*GetSnapshotResponse, error)
 	// Watch sends the full picture at once, then what changes, and a heartbeat when nothing does.
 	// RESOURCE_EXHAUSTED: too many watchers, or this one took nothing for too long. UNAVAILABLE: shutting down.
