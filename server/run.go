@@ -83,7 +83,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // shutdown ends everything that is open, in an order in which peers can follow (rule LIFE1): first the server says that
 // it is not ready, then whoever waits is told that it is going, then connections may drain, and at the end of the grace
-// period what is left is cut.
+// period what is left is cut. HTTP is served until gRPC has drained, so that /readyz answers 503 meanwhile.
 func (s *Server) shutdown() {
 	s.ready.advance(closing)
 	if s.opts.Snapshot != nil {
@@ -96,24 +96,18 @@ func (s *Server) shutdown() {
 
 	grace, cancel := context.WithTimeout(context.Background(), s.opts.Grace)
 	defer cancel()
-	var drained sync.WaitGroup
-	drained.Go(func() {
-		// GracefulStop alone would wait for peers that are frozen.
-		stopped := make(chan struct{})
-		cut := context.AfterFunc(grace, func() {
-			defer close(stopped)
-			s.grpc.Stop()
-		})
-		s.grpc.GracefulStop()
-		if !cut() {
-			<-stopped
-		}
-		s.reports.readers.Wait()
+	// GracefulStop alone would wait for peers that are frozen.
+	stopped := make(chan struct{})
+	cut := context.AfterFunc(grace, func() {
+		defer close(stopped)
+		s.grpc.Stop()
 	})
-	drained.Go(func() {
-		if err := s.http.Shutdown(grace); err != nil {
-			_ = s.http.Close()
-		}
-	})
-	drained.Wait()
+	s.grpc.GracefulStop()
+	if !cut() {
+		<-stopped
+	}
+	s.reports.readers.Wait()
+	if err := s.http.Shutdown(grace); err != nil {
+		_ = s.http.Close()
+	}
 }

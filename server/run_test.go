@@ -112,6 +112,35 @@ func TestRun_ShutdownCutsWatchersThatDoNotRead(t *testing.T) {
 	assertNothingRuns(t)
 }
 
+// Rule LIFE1: while streams drain, whoever asks is told that the server is not ready; a refused connection would say nothing.
+func TestRun_SaysThatItIsNotReadyWhileStreamsDrain(t *testing.T) {
+	watch := newFakeWatch()
+	watch.flood = []byte(strings.Repeat("x", 32<<10))
+	r := start(t, Options{Snapshot: watch, Grace: hangGuard})
+	cc := r.dial()
+	w, err := loadmonitorpb.NewSnapshotServiceClient(cc).Watch(t.Context(), &loadmonitorpb.WatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Recv(); err != nil { // and nothing more, so that the server has to wait
+		t.Fatal(err)
+	}
+	r.stop()
+	next(t, watch.closing, "shutdown")
+	for range 3 {
+		http.DefaultClient.CloseIdleConnections()
+		if resp, body := r.do(http.MethodGet, "/readyz", nil); resp.StatusCode != http.StatusServiceUnavailable || body != "not ready: shutting_down\n" {
+			t.Errorf("%s %q", resp.Status, body)
+		}
+	}
+	_ = cc.Close()
+	r.shutdown()
+	assertNothingRuns(t)
+	if _, err := http.Get(r.url("/readyz")); err == nil {
+		t.Error("HTTP is still served")
+	}
+}
+
 // An HTTP answer that its reader does not take is cut at the end of the grace period.
 func TestRun_ShutdownCutsStuckHTTPAnswers(t *testing.T) {
 	started := make(chan struct{})
