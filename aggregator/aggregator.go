@@ -111,7 +111,9 @@ func New(o Options) (*Aggregator, error) {
 	}
 	a.counts.refused = make(map[string]*atomic.Uint64)
 	for _, r := range load.Refusals() {
-		a.counts.refused[r.Label] = new(atomic.Uint64)
+		if r.Of == load.OfReport {
+			a.counts.refused[r.Label] = new(atomic.Uint64)
+		}
 	}
 	a.publisher.next = make(chan struct{})
 	a.current.Store(&load.Publication{

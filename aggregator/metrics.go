@@ -9,7 +9,7 @@ import (
 // counts only rise (rule LIFE4).
 type counts struct {
 	accepted     atomic.Uint64
-	refused      map[string]*atomic.Uint64 // by label of load.Refusals; the map itself is immutable
+	refused      map[string]*atomic.Uint64 // by label of each refusal of reports; the map itself is immutable
 	takeovers    atomic.Uint64
 	restarts     atomic.Uint64
 	expired      atomic.Uint64
@@ -36,8 +36,8 @@ func (a *Aggregator) Metrics() []load.Metric {
 		{
 			Name: "reports_refused_total", Help: "Reports refused whole, by reason.", Counter: true,
 			Collect: func(yield func(float64, ...load.Label)) {
-				for _, r := range load.Refusals() {
-					yield(float64(a.counts.refused[r.Label].Load()), load.Label{Name: "reason", Value: r.Label})
+				for label, n := range a.counts.refused {
+					yield(float64(n.Load()), load.Label{Name: "reason", Value: label})
 				}
 			},
 		},

@@ -7,8 +7,23 @@ import "errors"
 type Refusal struct {
 	// Label is the reason in metrics: lower-case words with underscores, from a fixed set (rule LIFE4).
 	Label string
-	text  string
+	// Of is what can be refused for it.
+	Of Refused
+
+	text string
 }
+
+// Refused is what a refusal is about.
+type Refused uint8
+
+const (
+	// OfReport: a report, and with it, unless the report's values are the reason, its stream.
+	OfReport Refused = iota
+	// OfStream: a report stream, whatever it carries.
+	OfStream
+	// OfRequest: a watcher, or a request that changes who exists.
+	OfRequest
+)
 
 func (r *Refusal) Error() string { return r.text }
 
@@ -56,23 +71,23 @@ var (
 	// ErrNotReady: the first discovery pass has not ended, so nobody is known yet.
 	ErrNotReady = refusal("not_ready", "the monitor is still discovering workers: try again")
 	// ErrShuttingDown: the monitor is ending.
-	ErrShuttingDown = refusal("shutting_down", "the monitor is shutting down")
+	ErrShuttingDown = refusalOf(OfStream, "shutting_down", "the monitor is shutting down")
 	// ErrTooManyStreams: the bound on report streams is reached (rule LIFE2).
-	ErrTooManyStreams = refusal("too_many_streams", "too many report streams")
+	ErrTooManyStreams = refusalOf(OfStream, "too_many_streams", "too many report streams")
 	// ErrTooManyWatchers: the bound on watchers is reached (rule LIFE2).
-	ErrTooManyWatchers = refusal("too_many_watchers", "too many watchers")
+	ErrTooManyWatchers = refusalOf(OfRequest, "too_many_watchers", "too many watchers")
 	// ErrWatcherStuck: a watcher took nothing for a bounded time (rule W3).
-	ErrWatcherStuck = refusal("watcher_stuck", "the watcher took nothing for too long: read faster or ask for less")
+	ErrWatcherStuck = refusalOf(OfRequest, "watcher_stuck", "the watcher took nothing for too long: read faster or ask for less")
 	// ErrTooManyWorkers: the bound on registered workers is reached (rule LIFE2).
-	ErrTooManyWorkers = refusal("too_many_workers", "too many workers")
+	ErrTooManyWorkers = refusalOf(OfRequest, "too_many_workers", "too many workers")
 )
 
 // Registration: a request to change who exists is refused and changes nothing.
 var (
 	// ErrWorkerSpec: a field of the worker is not valid; the wrapping text names field and value.
-	ErrWorkerSpec = refusal("worker_spec", "worker is not valid")
+	ErrWorkerSpec = refusalOf(OfRequest, "worker_spec", "worker is not valid")
 	// ErrConfigured: the id or the origin belongs to a worker of the configuration.
-	ErrConfigured = refusal("configured", "the worker comes from the configuration: change it there")
+	ErrConfigured = refusalOf(OfRequest, "configured", "the worker comes from the configuration: change it there")
 )
 
 // Values: the report is refused whole and counted, the stream and the state before it stay.
@@ -104,8 +119,10 @@ var (
 // refusals lists every sentinel, so that metrics can name each reason before it first happens.
 var refusals []*Refusal
 
-func refusal(label, text string) *Refusal {
-	r := &Refusal{Label: label, text: text}
+func refusal(label, text string) *Refusal { return refusalOf(OfReport, label, text) }
+
+func refusalOf(of Refused, label, text string) *Refusal {
+	r := &Refusal{Label: label, Of: of, text: text}
 	refusals = append(refusals, r)
 	return r
 }

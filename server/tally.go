@@ -26,7 +26,7 @@ func newTally(reasons ...string) *tally {
 func streamEnds() []string {
 	var reasons []string
 	for _, r := range load.Refusals() {
-		if endsStream(r) {
+		if r.Of != load.OfRequest && endsStream(r) {
 			reasons = append(reasons, r.Label)
 		}
 	}
