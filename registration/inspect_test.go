@@ -21,63 +21,90 @@ import (
 )
 
 // Case K1: of 50 workers one accepts and never answers, one answers a byte a second, one redirects to itself. The others
-// are found as if those did not exist.
+// are found as if those did not exist: while they hang, and with fewer slots than hang once each has had its time.
 func TestInspect_HungEnginesDelayNobody(t *testing.T) {
-	var specs []Spec
-	for i := range 47 {
-		srv := httptest.NewServer(saying(sockets("m1", 2, 10000+10*i)))
-		defer srv.Close()
-		specs = append(specs, Spec{URL: srv.URL})
-	}
-	var open, most, hits atomic.Int32
-	count := func(serve func(net.Conn)) string {
-		return listen(t, func(c net.Conn) {
-			most.Store(max(most.Load(), open.Add(1)))
-			defer open.Add(-1)
-			serve(c)
+	for _, tt := range []struct {
+		name      string
+		timeout   time.Duration // far longer than the test waits, or not
+		maxPosts  int
+		hung      string // what the hung ones show when the others are found
+		transport load.Transport
+		most      int32 // requests at a hung one at once: a probe, and one to push once the worker is to push
+	}{
+		{"while they hang", 10 * time.Minute, 3, "", load.TransportUnspecified, 1},
+		{"when they had their time", 500 * time.Millisecond, 2, "the engine does not answer in time", load.TransportPush, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var asked, open, most, hits atomic.Int32
+			count := func(serve func(net.Conn)) string {
+				return listen(t, func(c net.Conn) {
+					asked.Add(1)
+					most.Store(max(most.Load(), open.Add(1)))
+					defer open.Add(-1)
+					serve(c)
+				})
+			}
+			silent := count(func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+			dripping := listen(t, func(c net.Conn) {
+				asked.Add(1)
+				_, _ = c.Read(make([]byte, 4096))
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{")
+				tick := time.NewTicker(time.Second)
+				defer tick.Stop()
+				for range tick.C {
+					if _, err := io.WriteString(c, " "); err != nil {
+						return
+					}
+				}
+			})
+			loop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				hits.Add(1)
+				http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect)
+			}))
+			defer loop.Close()
+			hung := []Spec{{ID: "silent", URL: silent}, {ID: "dripping", URL: dripping}}
+			specs := append(slices.Clone(hung), Spec{ID: "loop", URL: loop.URL})
+			for i := range 47 {
+				srv := httptest.NewServer(saying(sockets("m1", 2, 10000+10*i)))
+				defer srv.Close()
+				specs = append(specs, Spec{URL: srv.URL})
+			}
+			s := newSink()
+			r := mustNew(t, Options{Sink: s, Dialer: s, Static: hung, MaxPosts: tt.maxPosts, Timeout: tt.timeout})
+			stop := start(t, r)
+			settled(t, r, func([]load.Registration) bool { return asked.Load() >= 2 })
+			if err := r.SetStatic(specs); err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]load.Registration{
+				"silent":   {ProbeError: tt.hung, Worker: load.Worker{Transport: tt.transport}},
+				"dripping": {ProbeError: tt.hung, Worker: load.Worker{Transport: tt.transport}},
+				"loop": {ProbeError: "HTTP 307: redirects are not followed: configure the engine's final address",
+					Worker: load.Worker{Transport: load.TransportPush}},
+			}
+			settled(t, r, func(all []load.Registration) bool {
+				for _, reg := range all {
+					w, odd := want[reg.Worker.ID]
+					if !odd {
+						w.Worker.Transport = load.TransportZMQ
+					}
+					if reg.ProbeError != w.ProbeError || reg.Worker.Transport != w.Worker.Transport {
+						return false
+					}
+				}
+				return len(all) == 50
+			})
+			if tt.hung == "" && open.Load() != 1 {
+				t.Errorf("%d requests hang at the silent engine, want one", open.Load())
+			}
+			stop()
+			if n := len(s.ends()); n != 94 {
+				t.Errorf("%d targets, want two for each engine that answers", n)
+			}
+			if hits.Load() > 20 || most.Load() > tt.most {
+				t.Errorf("%d requests at the engine that redirects, %d at once at the silent one", hits.Load(), most.Load())
+			}
 		})
-	}
-	silent := count(func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-	dripping := listen(t, func(c net.Conn) {
-		_, _ = c.Read(make([]byte, 4096))
-		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{")
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for range tick.C {
-			if _, err := io.WriteString(c, " "); err != nil {
-				return
-			}
-		}
-	})
-	loop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		hits.Add(1)
-		http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect)
-	}))
-	defer loop.Close()
-	specs = append(specs, Spec{ID: "silent", URL: silent}, Spec{ID: "dripping", URL: dripping}, Spec{ID: "loop", URL: loop.URL})
-	s := newSink()
-	r := mustNew(t, Options{Sink: s, Dialer: s, Static: specs, MaxPosts: 2, Timeout: 500 * time.Millisecond})
-	stop := start(t, r)
-	want := map[string]string{
-		"silent":   "the engine does not answer in time",
-		"dripping": "the engine does not answer in time",
-		"loop":     "HTTP 307: redirects are not followed: configure the engine's final address",
-	}
-	settled(t, r, func(all []load.Registration) bool {
-		for _, reg := range all {
-			zmq := reg.Worker.Transport == load.TransportZMQ
-			if why := want[reg.Worker.ID]; reg.ProbeError != why || zmq != (why == "") || !zmq && reg.Worker.Transport != load.TransportPush {
-				return false
-			}
-		}
-		return len(all) == 50
-	})
-	stop()
-	if n := len(s.ends()); n != 94 {
-		t.Errorf("%d targets, want two for each engine that answers", n)
-	}
-	if hits.Load() > 20 || most.Load() > 2 { // one probe, and one request to push once the worker is to push
-		t.Errorf("%d requests at the engine that redirects, %d at once at the silent one", hits.Load(), most.Load())
 	}
 }
 
@@ -160,6 +187,8 @@ type names struct {
 	mu      sync.Mutex
 	records map[string][]netip.Addr
 	asked   map[string]int
+	giveUp  chan struct{} // ends the look-ups that have no answer when it is closed; nil: only their time does
+	hangs   int           // look-ups that have no answer
 }
 
 func newNames() *names { return &names{records: map[string][]netip.Addr{}, asked: map[string]int{}} }
@@ -179,17 +208,30 @@ func (n *names) lookups(name string) int {
 	return n.asked[name]
 }
 
+func (n *names) hanging() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.hangs
+}
+
 // resolve never answers for a name without a record.
 func (n *names) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.asked[host]++
 	addrs, known := n.records[host]
-	n.mu.Unlock()
-	if !known {
-		<-ctx.Done()
-		return nil, &net.DNSError{Err: "i/o timeout", Name: host, IsTimeout: true}
+	if known {
+		return addrs, nil
 	}
-	return addrs, nil
+	n.hangs++
+	n.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-n.giveUp:
+	}
+	n.mu.Lock()
+	n.hangs--
+	return nil, &net.DNSError{Err: "i/o timeout", Name: host, IsTimeout: true}
 }
 
 // onTwoAddresses starts two servers that share a port on 127.0.0.2 and 127.0.0.3.
@@ -258,14 +300,28 @@ func TestInspect_SlowNameDelaysNobody(t *testing.T) {
 	dns := newNames()
 	dns.point("good.pool", "192.0.2.1", "127.0.0.1") // the first one is not reached
 	dns.point("none.pool")
+	dns.giveUp = make(chan struct{})
 	s := newSink()
-	r := mustNew(t, Options{Sink: s, Dialer: s, Resolve: dns.resolve, Timeout: 500 * time.Millisecond, Static: []Spec{
-		{ID: "good", URL: "good.pool:" + port}, {ID: "literal", URL: e.URL}, {ID: "none", URL: "none.pool:1"}, {ID: "slow", URL: "slow.pool:1"},
-	}})
+	slow := Spec{ID: "slow", URL: "slow.pool:1"}
+	r := mustNew(t, Options{Sink: s, Dialer: s, Resolve: dns.resolve, Timeout: 10 * time.Minute, Static: []Spec{slow}})
 	stop := start(t, r)
-	settled(t, r, func(all []load.Registration) bool {
+	settled(t, r, func([]load.Registration) bool { return dns.hanging() == 1 })
+	if err := r.SetStatic([]Spec{
+		{ID: "good", URL: "good.pool:" + port}, {ID: "literal", URL: e.URL}, {ID: "none", URL: "none.pool:1"}, slow,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	others := func(all []load.Registration) bool {
 		return len(all) == 4 && all[0].Worker.Transport == load.TransportZMQ && all[1].Worker.Transport == load.TransportZMQ &&
-			all[2].ProbeError == "the host name does not exist" && all[3].ProbeError == "the host name cannot be looked up"
+			all[2].ProbeError == "the host name does not exist"
+	}
+	settled(t, r, others)
+	if dns.lookups("slow.pool") != 1 || dns.hanging() != 1 {
+		t.Error("the look-up ended while the others were awaited")
+	}
+	close(dns.giveUp)
+	settled(t, r, func(all []load.Registration) bool {
+		return others(all) && all[3].ProbeError == "the host name cannot be looked up"
 	})
 	if err := r.SetStatic(nil); err != nil {
 		t.Fatal(err)
@@ -274,6 +330,15 @@ func TestInspect_SlowNameDelaysNobody(t *testing.T) {
 		t.Errorf("%d workers are left", n)
 	}
 	stop()
+}
+
+// Case L3: a look-up that takes longer than a request may says so.
+func TestInspect_SlowNameIsGivenUp(t *testing.T) {
+	r := mustNew(t, Options{Resolve: newNames().resolve, Timeout: 100 * time.Millisecond, Static: []Spec{{ID: "slow", URL: "slow.pool:1"}}})
+	start(t, r)
+	settled(t, r, func(all []load.Registration) bool {
+		return len(all) == 1 && all[0].ProbeError == "the host name cannot be looked up"
+	})
 }
 
 // Whoever vouches for an engine asks on a new connection; otherwise one that is kept will do.
