@@ -115,16 +115,10 @@ func TestRun_ShutdownCutsWatchersThatDoNotRead(t *testing.T) {
 // Rule LIFE1: while streams drain, whoever asks is told that the server is not ready; a refused connection would say nothing.
 func TestRun_SaysThatItIsNotReadyWhileStreamsDrain(t *testing.T) {
 	watch := newFakeWatch()
-	watch.flood = []byte(strings.Repeat("x", 32<<10))
-	r := start(t, Options{Snapshot: watch, Grace: hangGuard})
-	cc := r.dial()
-	w, err := loadmonitorpb.NewSnapshotServiceClient(cc).Watch(t.Context(), &loadmonitorpb.WatchRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Recv(); err != nil { // and nothing more, so that the server has to wait
-		t.Fatal(err)
-	}
+	r := start(t, Options{Snapshot: &pager{watch, 1 << 20, 1}, Grace: hangGuard})
+	p := newRawPeer(t, r.GRPCAddr().String())
+	p.call() // its answer stays unread, so the server has to wait
+	await(t, "the answer waits", func() bool { n, _ := r.unread.account(); return n > 0 })
 	r.stop()
 	next(t, watch.closing, "shutdown")
 	for range 3 {
@@ -133,7 +127,7 @@ func TestRun_SaysThatItIsNotReadyWhileStreamsDrain(t *testing.T) {
 			t.Errorf("%s %q", resp.Status, body)
 		}
 	}
-	_ = cc.Close()
+	p.close()
 	r.shutdown()
 	assertNothingRuns(t)
 	if _, err := http.Get(r.url("/readyz")); err == nil {
