@@ -92,6 +92,34 @@ func TestApplyRank_AnEngineRestartCountsOnce(t *testing.T) {
 	})
 }
 
+// Case C4 and rule FR6: a rank that repeats itself stays fresh and young by marks, and its content stays the same content.
+func TestApplyRank_EqualMessagesVouchAndChangeNothing(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
+		f.SetWorkers([]load.Worker{zmq(5, 1)})
+		st := socket()
+		idle := func(seq int64) *load.RankReport { return message(5, 0, seq, running(0)) }
+		f.applyRank(st, idle(1))
+		first := f.want("w5", load.Fresh)
+		for seq := int64(2); time.Duration(seq-2)*time.Second < 5*DefaultZMQWindow; seq++ {
+			time.Sleep(time.Second - DefaultRefreshInterval)
+			before := f.Now()
+			f.applyRank(st, idle(seq))
+			time.Sleep(DefaultRefreshInterval)
+			e := f.want("w5", load.Fresh)
+			if e.WorkerStatus != first.WorkerStatus {
+				t.Fatal("an equal message changed the worker's content")
+			}
+			if e.RankReceived(0) < before {
+				t.Errorf("message %d is not vouched for: received at %d, want at %d or later", seq, e.RankReceived(0), before)
+			}
+		}
+		f.applyRank(st, message(5, 0, 100, running(3)))
+		if e := f.want("w5", load.Fresh); e.WorkerStatus == first.WorkerStatus || intOf(t, e, 0, load.NumRunningReqs) != 3 {
+			t.Error("a message of other values did not change the content")
+		}
+	})
+}
+
 // Case E4: a smaller dp_size takes ranks away in one version; what their sockets still deliver is refused.
 func TestApplyRank_FewerRanksVanishTogether(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, f *fleet) {
