@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/loadmonitor/loadmonitor/bridge/zmq/zmqtest"
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
@@ -285,6 +286,44 @@ func TestBridge_OneEndpointPerRank(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "two load endpoints") {
 		t.Errorf("log says %q", out.String())
+	}
+}
+
+// Case E6: two publishers in one list of endpoints both claim rank 0. Each feeds the rank whose endpoint it is, and what
+// claims another rank is counted.
+func TestBridge_TheEndpointSaysWhichRank(t *testing.T) {
+	t.Parallel()
+	c, s := testContext(t), newRecorder()
+	first, second := socket(t, c, anyPort), socket(t, c, anyPort)
+	b, _ := start(t, steady(s), target("w", 0, first.Endpoint()), target("w", 1, second.Endpoint()))
+	n, m := meet(t, first, s, "w", 0), meet(t, second, s, "w", 1)
+	const claims = 5
+	for i := range int64(claims) {
+		for _, send := range []struct {
+			p        *zmqtest.Publisher
+			rank     int32
+			seq, run int64
+		}{{first, 0, n + i, 2}, {second, 1, m + i, 60}} {
+			ofRank0 := append([]byte("\x96\xa8LoadStat"), byte(send.run), 0, 100, 0xcd, 0x03, 0xe8, 0)
+			if err := send.p.Send("load", send.seq, ofRank0); err != nil {
+				t.Fatal(err)
+			}
+			s.await(t, "the message of that endpoint", func() bool {
+				got := s.reports[targetKey{"w", send.rank}]
+				return got[len(got)-1].Sequence == send.seq
+			})
+		}
+	}
+	for rank, want := range []int64{2, 60} {
+		all := s.awaitReports(t, "w", int32(rank), claims)
+		for _, r := range all[len(all)-claims:] {
+			if runningOf(&r) != want {
+				t.Errorf("rank %d runs %d, want %d", rank, runningOf(&r), want)
+			}
+		}
+	}
+	if got := metric(t, b, "zmq_messages_other_rank_total"); got != claims {
+		t.Errorf("%v messages that claim another rank, want %d", got, claims)
 	}
 }
 

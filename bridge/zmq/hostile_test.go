@@ -18,8 +18,9 @@ func TestBridge_BadFramesAreCounted(t *testing.T) {
 	t.Parallel()
 	c, s := testContext(t), newRecorder()
 	p := socket(t, c, anyPort)
-	o := steady(s)
-	b, _ := start(t, o, target("w", 0, p.Endpoint()))
+	all := target("w", 0, p.Endpoint())
+	all.Topic, all.TopicKnown = "", false // what does not begin with a known topic never leaves the publisher
+	b, _ := start(t, steady(s), all)
 	n := meet(t, p, s, "w", 0)
 	topic, sequence, good := []byte("load"), binary.BigEndian.AppendUint64(nil, 77), running(1)
 	bad := map[Reason][][][]byte{
@@ -28,11 +29,10 @@ func TestBridge_BadFramesAreCounted(t *testing.T) {
 		},
 		ReasonSequenceFrame: {
 			{topic, nil, good}, {topic, sequence[:4], good}, {topic, sequence[:7], good}, {topic, append(bytes.Clone(sequence), 1), good},
-			{topic, bytes.Repeat([]byte{0xff}, 8), good},
+			{topic, bytes.Repeat([]byte{0xff}, 8), good}, {nil, nil, nil},
 		},
 		ReasonPayload: {{topic, sequence, nil}, {topic, sequence, []byte("\x2a")}, {topic, sequence, good[:20]}},
-		// What does not begin with the topic never leaves the publisher.
-		ReasonTopic: {{[]byte("load_debug"), sequence, good}, {[]byte("loads"), sequence, good}},
+		ReasonTopic:   {{[]byte("load_debug"), sequence, good}, {[]byte("loads"), sequence, good}, {[]byte("x"), nil, nil}},
 	}
 	for reason, messages := range bad {
 		for _, m := range messages {
@@ -52,6 +52,33 @@ func TestBridge_BadFramesAreCounted(t *testing.T) {
 	got := s.awaitReports(t, "w", 0, before+1)
 	if runningOf(&got[len(got)-1]) != 5 {
 		t.Errorf("running %d, want 5", runningOf(&got[len(got)-1]))
+	}
+}
+
+// Case G3: a rank that gets nothing but bad messages, of every kind, is one line in the log.
+func TestBridge_BadFramesAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	c, s := testContext(t), newRecorder()
+	p := socket(t, c, anyPort)
+	var out safeBuffer
+	o := steady(s)
+	o.Logger = newTestLogger(&out)
+	b, _ := start(t, o, target("w", 0, p.Endpoint()))
+	topic, sequence := []byte("load"), make([]byte, 8)
+	s.await(t, "many bad messages of each kind", func() bool {
+		fewest := 1000.0
+		for reason, frames := range [numReasons][][]byte{
+			ReasonTopic: {[]byte("loads"), sequence, running(1)}, ReasonFrameCount: {topic}, ReasonSequenceFrame: {topic, nil, nil}, ReasonPayload: {topic, sequence, nil},
+		} {
+			if err := p.SendFrames(frames...); err != nil {
+				t.Fatal(err)
+			}
+			fewest = min(fewest, metric(t, b, "zmq_messages_rejected_total", Reason(reason).String()))
+		}
+		return fewest >= 20
+	})
+	if n := strings.Count(out.String(), "\n"); n != 1 {
+		t.Errorf("%d lines: %s", n, out.String())
 	}
 }
 
@@ -112,47 +139,62 @@ func TestBridge_WrongPublisherIsNamed(t *testing.T) {
 	s.awaitNote(t, "w", 1, "only messages of other topics")
 }
 
-// Case G8: whatever a peer sends, no data is made of it, the rank says why, and others do not notice.
+// Cases G2 and G8: whatever a peer sends, no data is made of it, the rank says why, and others do not notice. What is too
+// large does not even become a message.
 func TestBridge_HostilePeers(t *testing.T) {
 	t.Parallel()
 	hold := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+	head := append(frame(frameMore, []byte("load")), frame(frameMore, make([]byte, 8))...)
+	// large sends frames and a last one that begins with what is given and is filled up with one byte.
+	large := func(c net.Conn, frames []byte, size int, begin []byte, fill byte) {
+		c.Write(append(append(bytes.Clone(frames), longHeader(0, uint64(size))...), begin...))
+		chunk := bytes.Repeat([]byte{fill}, min(size, 1<<20))
+		for left := size - len(begin); left > 0; {
+			n, err := c.Write(chunk[:min(left, len(chunk))])
+			if err != nil {
+				return
+			}
+			left -= n
+		}
+	}
 	for _, c := range []struct {
 		name      string
 		handshake bool
 		serve     func(c net.Conn)
 		note      string
+		rejected  string // the only reason for which a message is rejected; empty: none is
 	}{
 		{"huge length", true, func(c net.Conn) {
 			c.Write(longHeader(0, 1<<62))
 			hold(c)
-		}, "no load message"},
-		{"64 MB frame", true, func(c net.Conn) {
-			c.Write(longHeader(0, 64<<20))
-			zeros := make([]byte, 1<<20)
-			for range 64 {
-				if _, err := c.Write(zeros); err != nil {
-					return
-				}
-			}
-		}, "no load message"},
+		}, "no load message", ""},
+		{"64 MB topic", true, func(c net.Conn) { large(c, nil, 64<<20, []byte("load"), 0) }, "no load message", ""},
+		{"64 MB payload", true, func(c net.Conn) { large(c, head, 64<<20, nil, 0) }, "no load message", ""},
+		{"a byte too much", true, func(c net.Conn) { large(c, head, MaxMessageBytes+1, nil, 0) }, "no load message", ""},
+		{"as much as is let in", true, func(c net.Conn) {
+			large(c, head, MaxMessageBytes, nil, 0)
+			hold(c)
+		}, "malformed", "payload"},
 		{"slow megabyte", true, func(c net.Conn) {
 			c.Write(append(longHeader(0, 1<<20), "0123456789"...))
 			hold(c)
-		}, "no load message"},
+		}, "no load message", ""},
 		{"frames without end", true, func(c net.Conn) {
 			c.Write(frame(frameMore, []byte("load")))
 			hold(c)
-		}, "no load message"},
+		}, "no load message", ""},
 		{"command that is none", true, func(c net.Conn) {
 			c.Write(frame(frameCommand, []byte("\xffnonsense")))
 			hold(c)
-		}, "no load message"},
+		}, "no load message", ""},
 		{"nesting bomb", true, func(c net.Conn) {
-			b := append(frame(frameMore, []byte("load")), frame(frameMore, make([]byte, 8))...)
-			b = append(b, longHeader(0, 5_000_000)...)
-			c.Write(append(b, bytes.Repeat([]byte{0x91}, 5_000_000)...))
+			large(c, head, 5_000_000, nil, 0x91)
 			hold(c)
-		}, "no load message"},
+		}, "no load message", ""},
+		{"nesting bomb in a field", true, func(c net.Conn) {
+			large(c, head, 5_000_000, []byte("\x81\xa1z"), 0x91)
+			hold(c)
+		}, "no load message", ""},
 		{"bomb within bounds", true, func(c net.Conn) {
 			for i := range int64(1 << 40) {
 				if _, err := c.Write(message("load", i, []byte("\xdd\xff\xff\xff\xff"))); err != nil {
@@ -160,24 +202,24 @@ func TestBridge_HostilePeers(t *testing.T) {
 				}
 				time.Sleep(enginePeriod)
 			}
-		}, "malformed"},
+		}, "malformed", "payload"},
 		{"web server", false, func(c net.Conn) {
 			c.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
-		}, "does not speak ZMTP"},
-		{"nothing", false, hold, "sends no ZMTP greeting"},
-		{"half a greeting", false, func(c net.Conn) { c.Write(greeting("NULL")[:30]) }, "ended the connection before its ZMTP greeting"},
-		{"ends at once", false, func(c net.Conn) {}, "ended the connection before its ZMTP greeting"},
+		}, "does not speak ZMTP", ""},
+		{"nothing", false, hold, "sends no ZMTP greeting", ""},
+		{"half a greeting", false, func(c net.Conn) { c.Write(greeting("NULL")[:30]) }, "ended the connection before its ZMTP greeting", ""},
+		{"ends at once", false, func(c net.Conn) {}, "ended the connection before its ZMTP greeting", ""},
 		{"old protocol", false, func(c net.Conn) {
 			g := greeting("NULL")
 			g[greetingMajor] = 2
 			c.Write(g)
 			hold(c)
-		}, "speaks ZMTP 2"},
+		}, "speaks ZMTP 2", ""},
 		{"other mechanism", false, func(c net.Conn) {
 			c.Write(greeting("GSSAPI"))
 			hold(c)
-		}, "another security mechanism"},
-		{"ends after the handshake", true, func(c net.Conn) {}, "no load message"},
+		}, "another security mechanism", ""},
+		{"ends after the handshake", true, func(c net.Conn) {}, "no load message", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -193,6 +235,11 @@ func TestBridge_HostilePeers(t *testing.T) {
 			s.awaitMore(t, "good", 0)
 			if n := s.count("bad", 0); n != 0 {
 				t.Errorf("%d reports of a hostile peer", n)
+			}
+			for r := range numReasons {
+				if n := metric(t, b, "zmq_messages_rejected_total", r.String()); (n > 0) != (c.rejected == r.String()) {
+					t.Errorf("%v messages rejected because of %s, want only %q", n, r, c.rejected)
+				}
 			}
 			if n := s.ended; n > 0 && metric(t, b, "zmq_connects_total") < 2 {
 				t.Errorf("%d streams ended", n)
@@ -235,10 +282,10 @@ func TestBridge_FloodsHoldUpNobody(t *testing.T) {
 	}
 }
 
-// Case F5: whatever is skipped, a message is never put together from parts of two.
+// Case F5: whatever is skipped, a message is never put together from parts of two, and the newest is shown.
 func TestBridge_MessagesStayWhole(t *testing.T) {
 	t.Parallel()
-	c, s := testContext(t), newRecorder()
+	s := newRecorder()
 	s.refuse = func(r *load.RankReport) error {
 		time.Sleep(5 * time.Millisecond)
 		if n := runningOf(r); n != r.Sequence {
@@ -246,30 +293,41 @@ func TestBridge_MessagesStayWhole(t *testing.T) {
 		}
 		return nil
 	}
-	p := socket(t, c, anyPort)
-	o := steady(s)
-	b, _ := start(t, o, target("w", 0, p.Endpoint()))
-	var n int64
-	s.await(t, "messages to be skipped", func() bool {
-		for range 100 {
-			if err := p.Send("load", n, running(n)); err != nil {
-				t.Fatal(err)
+	newest, over := make(chan int64, 1), make(chan struct{})
+	p := serveRaw(t, true, func(conn net.Conn) {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for n := int64(0); ; {
+			var batch []byte
+			for range 25 {
+				n++
+				batch = append(batch, message("load", n, running(n))...)
 			}
-			n++
+			if _, err := conn.Write(batch); err != nil {
+				return
+			}
+			select {
+			case <-over:
+				newest <- n
+				_, _ = conn.Read(make([]byte, 1))
+				return
+			case <-tick.C:
+			}
 		}
-		return metric(t, b, "zmq_messages_conflated_total") > 1000
 	})
-	if err := p.Send("load", n, running(n)); err != nil {
-		t.Fatal(err)
-	}
-	var newest int64
-	s.await(t, "the newest message that arrived", func() bool {
+	b, _ := start(t, steady(s), target("w", 0, p.endpoint))
+	s.await(t, "messages to be skipped", func() bool { return metric(t, b, "zmq_messages_conflated_total") > 1000 })
+	close(over)
+	sent := <-newest
+	before := s.count("w", 0)
+	s.await(t, "the newest message", func() bool {
 		got := s.reports[targetKey{"w", 0}]
-		last := got[len(got)-1].Sequence
-		still := last == newest
-		newest = last
-		return still && float64(len(got)) == metric(t, b, "zmq_messages_decoded_total")
+		return got[len(got)-1].Sequence == sent
 	})
+	// Each takes the consumer 5 ms, so this is a second.
+	if n := s.count("w", 0) - before; n > 200 {
+		t.Errorf("%d messages shown after the newest was sent", n)
+	}
 }
 
 // A rank that sends faster than the cap is decoded no more often than that, and its last message is handed on.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,12 +15,13 @@ import (
 type zone struct {
 	mu    sync.Mutex
 	addrs map[string][]netip.Addr
-	stuck map[string]bool // no answer ever
+	stuck map[string]chan struct{} // no answer until it is closed, or the question is taken back
 	asked map[string]int
+	hangs int // look-ups that have no answer
 }
 
 func newZone() *zone {
-	return &zone{addrs: make(map[string][]netip.Addr), stuck: make(map[string]bool), asked: make(map[string]int)}
+	return &zone{addrs: make(map[string][]netip.Addr), stuck: make(map[string]chan struct{}), asked: make(map[string]int)}
 }
 
 func (z *zone) point(host string, addrs ...string) {
@@ -36,14 +38,34 @@ func (z *zone) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	z.asked[host]++
 	addrs, stuck := z.addrs[host], z.stuck[host]
 	z.mu.Unlock()
-	if stuck {
-		<-ctx.Done()
-		return nil, ctx.Err()
+	if stuck != nil {
+		return nil, z.hang(ctx, stuck)
 	}
 	if addrs == nil {
 		return nil, errors.New("no such host")
 	}
 	return addrs, nil
+}
+
+// hang keeps to no deadline, as a resolver may that waits in the system.
+func (z *zone) hang(ctx context.Context, stuck chan struct{}) error {
+	z.mu.Lock()
+	z.hangs++
+	z.mu.Unlock()
+	<-ctx.Done()
+	if ctx.Err() == context.DeadlineExceeded {
+		<-stuck
+	}
+	z.mu.Lock()
+	z.hangs--
+	z.mu.Unlock()
+	return ctx.Err()
+}
+
+func (z *zone) hanging() int {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return z.hangs
 }
 
 func (z *zone) lookUps(host string) int {
@@ -62,7 +84,8 @@ func named(worker string, rank int32, host, endpoint string) Target {
 func TestBridge_SlowNameDelaysNobody(t *testing.T) {
 	t.Parallel()
 	c, s, z := testContext(t), newRecorder(), newZone()
-	z.stuck["never.example"] = true
+	never := make(chan struct{})
+	z.stuck["never.example"] = never
 	z.point("alias.example", testHost)
 	o := steady(s)
 	o.Resolve = z.resolve
@@ -71,22 +94,31 @@ func TestBridge_SlowNameDelaysNobody(t *testing.T) {
 		targets = append(targets, target("good", r, publish(t, c, anyPort, running(1)).endpoint))
 	}
 	b, stop := start(t, o, targets...)
+	answer := sync.OnceFunc(func() { close(never) })
+	t.Cleanup(answer)
 	for r := range int32(20) {
 		s.awaitReports(t, "good", r, 1)
 	}
 	bad := named("bad", 0, "never.example", endpointOf(1))
 	alias := targets[0]
 	alias.WorkerID, alias.Host = "alias", "alias.example"
-	b.SetTargets(append(append([]Target{}, targets...), bad, alias))
+	b.SetTargets(append(slices.Clone(targets), bad))
+	s.await(t, "the name to be looked up", func() bool { return z.hanging() == 1 })
+	late := target("late", 0, publish(t, c, anyPort, running(1)).endpoint)
+	b.SetTargets(append(slices.Clone(targets), bad, alias, late))
 	s.awaitReports(t, "alias", 0, 1)
-	s.await(t, "the name to be looked up", func() bool { return z.lookUps("never.example") == 1 })
+	s.awaitReports(t, "late", 0, 1)
 	for range 10 {
 		for r := range int32(20) {
 			s.awaitMore(t, "good", r)
 		}
 	}
+	if z.lookUps("never.example") != 1 || z.hanging() != 1 {
+		t.Error("the look-up ended while the others were awaited")
+	}
 	b.SetTargets(targets)
 	s.await(t, "the bad one to be gone", func() bool { return metric(t, b, "zmq_targets") == 20 })
+	answer() // of no use before its deadline
 	began := time.Now()
 	stop()
 	if took := time.Since(began); took > resolveTimeout/2 {

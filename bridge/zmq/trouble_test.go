@@ -281,10 +281,12 @@ func TestBridge_SignalsInterruptNothing(t *testing.T) {
 	for r := range int32(64) {
 		targets = append(targets, target("w", r, engines[r%4].endpoint))
 	}
-	b, _ := start(t, Options{Sink: s}, targets...)
+	var out safeBuffer
+	b, _ := start(t, Options{Sink: s, Logger: newTestLogger(&out)}, targets...)
 	for r := range int32(64) {
 		s.awaitReports(t, "w", r, 1)
 	}
+	before := out.String() // the start
 	stop := make(chan struct{})
 	var noise sync.WaitGroup
 	noise.Go(func() {
@@ -321,6 +323,9 @@ func TestBridge_SignalsInterruptNothing(t *testing.T) {
 	defer s.mu.Unlock()
 	if len(s.history) > 0 || s.ended > 0 || metric(t, b, "zmq_connects_total") != 64 {
 		t.Errorf("notes %v, %d streams ended, %v connections", s.history, s.ended, metric(t, b, "zmq_connects_total"))
+	}
+	if logged := out.String(); logged != before {
+		t.Errorf("logged %s", logged[len(before):])
 	}
 }
 
