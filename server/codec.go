@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"errors"
+	"sync"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/encoding"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	modelgatewaypb "github.com/loadmonitor/loadmonitor/gen/model_gateway/loadmonitor/v1"
+	"github.com/loadmonitor/loadmonitor/load"
 )
 
 // incoming is one message of a report stream as it was received. A message that cannot be decoded is received as well:
@@ -19,8 +21,32 @@ import (
 type incoming struct {
 	maxRanks int // of one report, from Options
 
-	msg modelgatewaypb.LoadReport
-	err error // why msg is not complete; nil when it is
+	*scratch       // from decode to release, so that a stream that waits holds none
+	err      error // why msg is not complete; nil when it is
+}
+
+// scratch is the working memory of one report: streams are many, and few of them have one at a moment. protobuf would
+// allocate every rank of every report.
+type scratch struct {
+	msg    modelgatewaypb.LoadReport
+	ranks  []*modelgatewaypb.RankLoad // those of msg and more
+	head   []byte                     // all of an encoded report but its ranks
+	report load.Report                // what is made of msg
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// maxHead bounds what of a large message stays in a scratch, bytes.
+const maxHead = 64 << 10
+
+// release gives the working memory back.
+func (in *incoming) release() {
+	in.msg.Reset()
+	if cap(in.head) > maxHead {
+		in.head = nil
+	}
+	scratches.Put(in.scratch)
+	in.scratch = nil
 }
 
 // reportCodec decodes reports, sends responses that are encoded already, and leaves every other message to the codec that
@@ -53,17 +79,55 @@ func (c reportCodec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 func (in *incoming) decode(b []byte) {
-	if b, in.err = boundRanks(b, in.maxRanks+1); in.err != nil {
-		return
-	}
-	options := proto.UnmarshalOptions{DiscardUnknown: true}
-	if in.err = options.Unmarshal(b, &in.msg); in.err == nil {
+	in.scratch = scratches.Get().(*scratch)
+	if in.err = in.unmarshal(b, in.maxRanks); in.err == nil {
 		return
 	}
 	if valid, repaired := validText(b); repaired {
-		in.msg.Reset()
-		in.err = options.Unmarshal(valid, &in.msg)
+		in.err = in.unmarshal(valid, in.maxRanks)
 	}
+}
+
+// ranksField is the number of LoadReport.ranks.
+const ranksField = 7
+
+var errMalformed = errors.New("malformed field")
+
+// unmarshal decodes a LoadReport into msg. A rank takes two bytes on the wire and a hundred in memory, so that one more than
+// the bound is decoded, which is enough for the report to be refused.
+func (s *scratch) unmarshal(b []byte, maxRanks int) error {
+	options := proto.UnmarshalOptions{DiscardUnknown: true}
+	s.head = s.head[:0]
+	n := 0
+	for len(b) > 0 {
+		field, wire, size := protowire.ConsumeField(b)
+		if size < 0 {
+			return errMalformed
+		}
+		whole := b[:size]
+		b = b[size:]
+		if field != ranksField || wire != protowire.BytesType { // any other type of this number is an unknown field
+			s.head = append(s.head, whole...)
+			continue
+		}
+		if n > maxRanks {
+			continue
+		}
+		if n == len(s.ranks) {
+			s.ranks = append(s.ranks, new(modelgatewaypb.RankLoad))
+		}
+		_, _, tag := protowire.ConsumeTag(whole)
+		rank, _ := protowire.ConsumeBytes(whole[tag:])
+		if err := options.Unmarshal(rank, s.ranks[n]); err != nil {
+			return err
+		}
+		n++
+	}
+	if err := options.Unmarshal(s.head, &s.msg); err != nil {
+		return err
+	}
+	s.msg.Ranks = s.ranks[:n]
+	return nil
 }
 
 // lastErrorField is the number of LoadReport.last_error.
@@ -92,43 +156,4 @@ func validText(b []byte) (valid []byte, repaired bool) {
 		valid = append(valid, whole...)
 	}
 	return valid, repaired
-}
-
-// ranksField is the number of LoadReport.ranks.
-const ranksField = 7
-
-var errMalformed = errors.New("malformed field")
-
-// boundRanks returns an encoded LoadReport without the ranks behind the first keep ones. A rank takes two bytes on the
-// wire and a hundred in memory, so they are counted before they are decoded; one more than the bound is enough for the
-// report to be refused. The result is b itself unless something was left out.
-func boundRanks(b []byte, keep int) ([]byte, error) {
-	if len(b) <= 2*keep { // the usual case: too short to hold more
-		return b, nil
-	}
-	var kept []byte // nil while everything is kept
-	ranks := 0
-	for rest := b; len(rest) > 0; {
-		field, wire, n := protowire.ConsumeField(rest)
-		if n < 0 {
-			return nil, errMalformed
-		}
-		rank := field == ranksField && wire == protowire.BytesType // any other type of this number is an unknown field
-		if rank {
-			ranks++
-		}
-		switch {
-		case rank && ranks > keep:
-			if kept == nil {
-				kept = append(make([]byte, 0, len(b)-len(rest)), b[:len(b)-len(rest)]...)
-			}
-		case kept != nil:
-			kept = append(kept, rest[:n]...)
-		}
-		rest = rest[n:]
-	}
-	if kept != nil {
-		return kept, nil
-	}
-	return b, nil
 }

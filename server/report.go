@@ -132,22 +132,16 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 	}
 }
 
-// scratch holds the plain form of reports while they are applied: streams are many, and few of them apply at one moment.
-var scratch = sync.Pool{New: func() any { return new(load.Report) }}
-
 // take applies one received message.
 func (s *reports) take(st *load.Stream, in *incoming) error {
+	defer in.release()
 	if in.err != nil {
 		return fmt.Errorf("%w: %v", errUndecodable, in.err)
 	}
-	r := scratch.Get().(*load.Report)
-	defer scratch.Put(r)
-	err := fromProto(&in.msg, r)
-	in.msg.Reset() // what a large message holds is free while the next one is awaited
-	if err != nil {
+	if err := fromProto(&in.msg, &in.report); err != nil {
 		return err
 	}
-	return s.ingest.Apply(st, r)
+	return s.ingest.Apply(st, &in.report)
 }
 
 // recvEnd says what an error of Recv means.
