@@ -72,7 +72,7 @@ func BenchmarkApply(b *testing.B) {
 // fall there included, read from the clock: stopping the benchmark's timer stops the world, which costs more than what is
 // measured and empties the allocator's caches. B/op and allocs/op count Apply as well, which prepares each publication.
 func BenchmarkPublish(b *testing.B) {
-	for _, workers := range []int{100, 10_000} {
+	for _, workers := range []int{100, 1024, 10_000} {
 		for _, k := range []int{1, 50} {
 			b.Run(fmt.Sprintf("workers=%d/k=%d", workers, k), func(b *testing.B) {
 				a, streams, reports := benchFleet(b, workers)
