@@ -133,3 +133,76 @@ func TestE2_RanksOnAnotherHost(t *testing.T) {
 	}
 	m.until("all ranks", func(e *load.Entry) bool { return len(e.Ranks) == 4 && shows(1)(e) })
 }
+
+// Case D1: after a good message come negative ones. They are refused and counted, the good value stays until its deadline,
+// and then the rank is stale and says why. Nothing negative is ever shown.
+func TestD1_NegativeValuesAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		name, payload, field string
+	}{
+		{"running", "\x96\xa8LoadStat\xff\x00\x00\xcd\x03\xe8\x00", "num_running_reqs"},
+		{"waiting", "\x96\xa8LoadStat\x03\xfb\x00\xcd\x03\xe8\x00", "num_waiting_reqs"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e, at := anEngine(t, "127.0.0.1", "m1", 1, 7)
+			m := startMonitor(t, nil, registration.Spec{ID: "w", URL: fmt.Sprintf("127.0.0.1:%d", at.web)})
+			m.until("a good message", shows(7))
+			e.says([]byte(c.payload))
+			stale := m.until("the deadline", func(e *load.Entry) bool { return e.Freshness != load.Fresh })
+			if n, _ := stale.Ranks[0].Load.Int(load.NumRunningReqs); stale.Freshness != load.Stale || n != 7 {
+				t.Errorf("%s, running %d, want stale with the last good value", stale.Freshness, n)
+			}
+			if age := time.Duration(m.Now()-stale.RankReceived(0)) * time.Microsecond; age < stale.Window {
+				t.Errorf("stale after %v, want the good message to stay for %v", age, stale.Window)
+			}
+			m.until("the reason", func(e *load.Entry) bool {
+				return e.Freshness == load.Stale && strings.Contains(e.Ranks[0].Reason, c.field+" is negative")
+			})
+			if n := m.count("zmq_messages_rejected_total", "payload"); n == 0 {
+				t.Error("they are not counted")
+			}
+			e.says(nil)
+			m.until("a good message again", shows(7))
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			for seen := range m.seen {
+				if !strings.HasSuffix(seen, " 7") {
+					t.Errorf("shown: %s", seen)
+				}
+			}
+		})
+	}
+}
+
+// Case C8: a map of a busy engine, then one of an idle engine that leaves out what is zero: the figures fall to zero. Then
+// silence: the worker counts as stale, and keeps its last values under that word.
+func TestC8_FiguresFallWhenTheEngineIsIdle(t *testing.T) {
+	t.Parallel()
+	const capacity = "\xb4max_total_num_tokens\xcd\x03\xe8\xb4max_running_requests\x40"
+	const busy = "\x84\xb0num_running_reqs\x08\xaegen_throughput\xcb\x40\x8c\x20\x00\x00\x00\x00\x00" + capacity // 900 tokens a second
+	e, at := anEngine(t, "127.0.0.1", "m1", 1, 1)
+	e.says([]byte(busy))
+	m := startMonitor(t, nil, registration.Spec{ID: "w", URL: fmt.Sprintf("127.0.0.1:%d", at.web)})
+	is := func(freshness load.Freshness, running int64, throughput float64) func(*load.Entry) bool {
+		return func(e *load.Entry) bool {
+			if e.Freshness != freshness {
+				return false
+			}
+			n, told := e.Ranks[0].Load.Int(load.NumRunningReqs)
+			f, known := e.Ranks[0].Load.Float(load.GenThroughput)
+			sum, summed := e.Aggregate.Float(load.SumGenThroughput)
+			return told && n == running && known && f == throughput && summed && sum == throughput
+		}
+	}
+	m.until("a busy engine", is(load.Fresh, 8, 900))
+	e.says([]byte("\x82" + capacity))
+	m.until("an idle engine", is(load.Fresh, 0, 0))
+	e.says([]byte(busy))
+	m.until("a busy engine again", is(load.Fresh, 8, 900))
+	e.fallSilent()
+	m.until("silence", is(load.Stale, 8, 900))
+	if s := m.Current().Snapshot.Summary; s.Fresh != 0 || s.Stale != 1 {
+		t.Errorf("%+v, want one stale worker and no fresh one", s)
+	}
+}

@@ -22,6 +22,8 @@ type publisher struct {
 	mu   sync.Mutex
 	info map[string]any
 	hang bool
+	say  []byte // the payload of every rank; nil: the ordinary one
+	mute bool   // publish nothing
 	stop func()
 }
 
@@ -80,8 +82,18 @@ func startPublisher(t *testing.T, host, model string, at ports, ranks int, runni
 				return
 			case <-tick.C:
 			}
+			e.mu.Lock()
+			say, mute := e.say, e.mute
+			e.mu.Unlock()
+			if mute {
+				continue
+			}
 			for rank, s := range sockets {
-				_ = s.Send("load", n, zmqtest.LoadStat(running, 0, 100, 1000, int64(rank)))
+				payload := say
+				if payload == nil {
+					payload = zmqtest.LoadStat(running, 0, 100, 1000, int64(rank))
+				}
+				_ = s.Send("load", n, payload)
 			}
 		}
 	}()
@@ -99,6 +111,20 @@ func startPublisher(t *testing.T, host, model string, at ports, ranks int, runni
 	}
 	t.Cleanup(e.stop)
 	return e, true
+}
+
+// says lets every rank publish a payload from now on.
+func (e *publisher) says(payload []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.say = payload
+}
+
+// falls silent, connections kept.
+func (e *publisher) fallSilent() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mute = true
 }
 
 func (e *publisher) serve(w http.ResponseWriter, r *http.Request) {

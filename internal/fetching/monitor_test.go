@@ -21,6 +21,7 @@ type monitor struct {
 	*aggregator.Aggregator
 	t        *testing.T
 	registry *registration.Registry
+	bridge   *zmq.Bridge
 
 	mu      sync.Mutex
 	records map[string][]netip.Addr
@@ -36,7 +37,7 @@ func startMonitor(t *testing.T, names map[string]string, specs ...registration.S
 	if m.Aggregator, err = aggregator.New(aggregator.Options{Doubt: func(id string) { m.registry.Probe(id) }}); err != nil {
 		t.Fatal(err)
 	}
-	bridge, err := zmq.New(zmq.Options{
+	m.bridge, err = zmq.New(zmq.Options{
 		Sink:    m.Aggregator,
 		Confirm: func(ctx context.Context, id string) error { return m.registry.Confirm(ctx, id) },
 		Silent:  func(id string) { m.registry.Probe(id) },
@@ -46,7 +47,7 @@ func startMonitor(t *testing.T, names map[string]string, specs ...registration.S
 		t.Fatal(err)
 	}
 	m.registry, err = registration.New(registration.Options{
-		Sink: m.Aggregator, Dialer: dialer{bridge}, Static: specs, Listen: netip.MustParseAddrPort("127.0.0.1:50061"),
+		Sink: m.Aggregator, Dialer: dialer{m.bridge}, Static: specs, Listen: netip.MustParseAddrPort("127.0.0.1:50061"),
 		ProbeInterval: 500 * time.Millisecond, Timeout: 500 * time.Millisecond, Resolve: m.resolve,
 	})
 	if err != nil {
@@ -54,7 +55,7 @@ func startMonitor(t *testing.T, names map[string]string, specs ...registration.S
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	for _, run := range []func(context.Context) error{m.Aggregator.Run, bridge.Run, m.registry.Run, m.watch} {
+	for _, run := range []func(context.Context) error{m.Aggregator.Run, m.bridge.Run, m.registry.Run, m.watch} {
 		running.Go(func() {
 			if err := run(ctx); err != nil {
 				t.Error(err)
@@ -92,6 +93,20 @@ func (m *monitor) resolve(_ context.Context, host string) ([]netip.Addr, error) 
 		return addrs, nil
 	}
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+}
+
+// count returns a counter of the bridge, of one label.
+func (m *monitor) count(name, label string) (n float64) {
+	for _, x := range m.bridge.Metrics() {
+		if x.Name == name {
+			x.Collect(func(v float64, labels ...load.Label) {
+				if labels[0].Value == label {
+					n = v
+				}
+			})
+		}
+	}
+	return n
 }
 
 // watch notes whose load is shown in every version.
