@@ -137,6 +137,7 @@ func TestE2_RanksOnAnotherHost(t *testing.T) {
 // Case D1: after a good message come negative ones. They are refused and counted, the good value stays until its deadline,
 // and then the rank is stale and says why. Nothing negative is ever shown.
 func TestD1_NegativeValuesAreRefused(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, payload, field string
 	}{

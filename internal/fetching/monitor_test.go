@@ -34,7 +34,7 @@ func startMonitor(t *testing.T, names map[string]string, specs ...registration.S
 		m.point(name, addr)
 	}
 	var err error
-	if m.Aggregator, err = aggregator.New(aggregator.Options{Doubt: func(id string) { m.registry.Probe(id) }}); err != nil {
+	if m.Aggregator, err = aggregator.New(aggregator.Options{ZMQWindow: 2500 * time.Millisecond, Doubt: func(id string) { m.registry.Probe(id) }}); err != nil {
 		t.Fatal(err)
 	}
 	m.bridge, err = zmq.New(zmq.Options{
