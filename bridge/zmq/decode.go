@@ -186,7 +186,7 @@ func (d *Decoder) toldRank(out *Decoded) error {
 	if !ok {
 		return rejectPayload("dp_rank", "is cut off")
 	}
-	if !isInt(code) || code == codeUint64 {
+	if !isInt(code) {
 		return d.skip(1)
 	}
 	n, err := d.in.DecodeInt64()

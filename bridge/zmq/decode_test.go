@@ -274,7 +274,7 @@ func TestDecoder_ToldRank(t *testing.T) {
 		rank       int64
 		told       bool
 	}{
-		{"number", "\x03", 3, true}, {"negative", "\xff", -1, true}, {"nil", "\xc0", 0, false}, {"text", "\xa13", 0, false},
+		{"number", "\x03", 3, true}, {"negative", "\xff", -1, true}, {"wide", "\xcf\x00\x00\x00\x00\x00\x00\x00\x03", 3, true}, {"nil", "\xc0", 0, false}, {"text", "\xa13", 0, false},
 		{"array", "\x91\x03", 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
