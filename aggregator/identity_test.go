@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -283,63 +285,88 @@ func TestID6_OneTransportAtATime(t *testing.T) {
 }
 
 // Case A5: under the race detector, removal wins over reports that keep coming.
-func TestID7_ARemovedWorkerStaysGone(t *testing.T) {
+func TestID7_ARemovedWorkerStaysGone(t *testing.T) { removeWhileTheyReport(t, 50) }
+
+// removeWhileTheyReport removes half of the workers while all report, round after round. Each stream of a removed worker
+// gets one refusal, a new one another, and no later version shows the worker.
+func removeWhileTheyReport(t *testing.T, rounds int) {
+	t.Helper()
 	a, err := New(Options{PublishInterval: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := t.Context()
-	go a.Run(ctx)
+	go a.Run(t.Context())
 	all := make([]load.Worker, 50)
 	for i := range all {
 		all[i] = w(i + 1)
 	}
-	for round := range 20 {
+	const kept = 25
+	for round := range rounds {
 		a.SetWorkers(all)
-		streams := make([]*load.Stream, len(all))
+		var removed atomic.Bool
+		var reporting, turnedAway sync.WaitGroup
+		turnedAway.Add(len(all) - kept)
 		stop := make(chan struct{})
-		done := make(chan struct{})
 		for i := range all {
-			streams[i] = push()
-			go func() {
-				defer func() { done <- struct{}{} }()
+			reporting.Go(func() {
+				seq := uint64(0)
+				send := func(st *load.Stream) error {
+					seq++
+					return a.Apply(st, report(i+1, fmt.Sprint("src", round), seq, rank(0, running(int64(seq)))))
+				}
+				st := push()
+				defer a.Release(st)
+				told := false
 				tick := time.NewTicker(2 * time.Millisecond)
 				defer tick.Stop()
-				for seq := uint64(1); ; seq++ {
+				for {
 					select {
 					case <-stop:
-						a.Release(streams[i])
 						return
 					case <-tick.C:
-						err := a.Apply(streams[i], report(i+1, fmt.Sprint("src", round), seq, rank(0, running(int64(seq)))))
-						if i < 25 && err != nil {
-							t.Errorf("worker %d: %v", i+1, err)
-							return
-						}
-						if i >= 25 && err != nil && !errors.Is(err, load.ErrWorkerRemoved) && !errors.Is(err, load.ErrUnknownWorker) {
-							t.Errorf("worker %d after its removal: %v", i+1, err)
-						}
+					}
+					gone := i >= kept && removed.Load()
+					switch err := send(st); {
+					case err != nil && (i < kept || !errors.Is(err, load.ErrWorkerRemoved)):
+						t.Errorf("worker %d: %v", i+1, err)
+					case err == nil && gone:
+						t.Errorf("worker %d: a report is accepted after its removal", i+1)
+					}
+					if !gone {
+						continue
+					}
+					again := push()
+					if err := send(again); !errors.Is(err, load.ErrUnknownWorker) {
+						t.Errorf("worker %d on a new stream after its removal: %v, want that it is unknown", i+1, err)
+					}
+					a.Release(again)
+					if !told {
+						told = true
+						turnedAway.Done()
 					}
 				}
-			}()
+			})
 		}
-		for a.Current().Snapshot.Summary.Fresh < 50 {
+		for a.Current().Snapshot.Summary.Fresh < len(all) {
 			<-a.Current().Next
 		}
-		a.SetWorkers(all[:25])
-		gone := false
-		for range 20 {
-			p := a.Current()
-			<-p.Next
-			n := a.Current().Snapshot.Workers.Len()
-			if gone && n != 25 {
-				t.Fatalf("%d workers in a version above the removal's", n)
+		a.SetWorkers(all[:kept])
+		removed.Store(true)
+		without := func() bool { return a.Current().Snapshot.Workers.Len() == kept }
+		for !without() {
+			<-a.Current().Next
+		}
+		turnedAway.Wait()
+		for range 3 {
+			<-a.Current().Next
+			if !without() {
+				t.Fatalf("%d workers in a version above the removal's", a.Current().Snapshot.Workers.Len())
 			}
-			gone = gone || n == 25
 		}
 		close(stop)
-		for range all {
-			<-done
+		reporting.Wait()
+		if t.Failed() {
+			t.Fatalf("round %d", round+1)
 		}
 	}
 }
