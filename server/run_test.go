@@ -67,7 +67,11 @@ func TestRun_ShutdownEndsEveryStream(t *testing.T) {
 	defer resp.Body.Close()
 	proxy.frozen.Store(true)
 
+	begun := time.Now()
 	r.shutdown()
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("the shutdown took %v with a grace period of 1 s", took)
+	}
 	assertNothingRuns(t)
 	if atShutdown != closing {
 		t.Errorf("streams were ended while the server was %v", atShutdown)
