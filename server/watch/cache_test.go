@@ -8,7 +8,7 @@ import (
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
 )
 
-// Rule W7: watchers with the same view and base share bytes, whoever comes first and however many come at once.
+// Rule W7, case I7: watchers with the same view and base share bytes, whoever comes first and however many come at once.
 func TestUpdateFrames_AreSharedByViewAndBase(t *testing.T) {
 	t.Parallel()
 	f := bigFleet(50)

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -133,10 +134,28 @@ func TestCaseI4_EqualValuesAreMarks(t *testing.T) {
 	})
 }
 
-// lateReader keeps what grpc shows it of messages going out and looks at it later, as tracing does.
+// lateReader keeps what grpc shows it of messages going out, and what their bytes were then, and looks at it later, as
+// tracing does.
 type lateReader struct {
+	t    testing.TB
+	seed maphash.Seed
+
 	mu   sync.Mutex
-	kept []any
+	kept []keptMessage
+}
+
+type keptMessage struct {
+	payload any
+	sent    uint64 // hash of the bytes as they went out
+}
+
+// bytesOf encodes a message as it goes out.
+func bytesOf(t testing.TB, payload any) []byte {
+	b, err := Codec().Marshal(payload)
+	if err != nil {
+		t.Errorf("marshal: %v", err)
+	}
+	return b.Materialize()
 }
 
 func (l *lateReader) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
@@ -146,8 +165,9 @@ func (l *lateReader) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.
 func (l *lateReader) HandleConn(context.Context, stats.ConnStats) {}
 func (l *lateReader) HandleRPC(_ context.Context, s stats.RPCStats) {
 	if out, ok := s.(*stats.OutPayload); ok {
+		sent := maphash.Bytes(l.seed, bytesOf(l.t, out.Payload))
 		l.mu.Lock()
-		l.kept = append(l.kept, out.Payload)
+		l.kept = append(l.kept, keptMessage{out.Payload, sent})
 		l.mu.Unlock()
 	}
 }
@@ -163,7 +183,7 @@ func TestCaseI6_SharedBytesAreNeverTorn(t *testing.T) {
 	}
 	src := newSource(f.publish())
 	svc := newService(t, Options{Source: src})
-	late := &lateReader{}
+	late := &lateReader{t: t, seed: maphash.MakeSeed()}
 	c := serve(t, svc, grpc.StatsHandler(late))
 
 	check := func(ws []*loadmonitorpb.Worker) {
@@ -240,20 +260,73 @@ func TestCaseI6_SharedBytesAreNeverTorn(t *testing.T) {
 
 	late.mu.Lock()
 	defer late.mu.Unlock()
-	for _, p := range late.kept {
-		b, err := Codec().Marshal(p)
-		if err != nil {
-			t.Fatal(err)
+	frames := 0
+	for _, k := range late.kept {
+		b := bytesOf(t, k.payload)
+		if maphash.Bytes(late.seed, b) != k.sent {
+			t.Fatalf("a sent %T has other bytes later", k.payload)
 		}
-		if _, ok := p.(*frame); !ok {
+		if _, ok := k.payload.(*frame); !ok {
 			continue
 		}
+		frames++
 		m := &loadmonitorpb.WatchResponse{}
-		if err := proto.Unmarshal(b.Materialize(), m); err != nil {
+		if err := proto.Unmarshal(b, m); err != nil {
 			t.Fatalf("a sent frame reads differently later: %v", err)
 		}
 		check(m.GetChanged())
 	}
+	if frames == 0 {
+		t.Error("no frame was seen going out")
+	}
+}
+
+// Case I7: 500 watchers of one view cost one encoding of each version, not one each.
+func TestCaseI7_EncodingsFollowVersionsNotWatchers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const watchers, versions = 500, 5
+		f := bigFleet(200)
+		src := newSource(f.publish())
+		svc := newService(t, Options{Source: src})
+		cc := serveConn(t, svc)
+		for range watchers {
+			receiveRaw(t, cc)
+		}
+		synctest.Wait()
+		for v := range versions {
+			time.Sleep(200 * time.Millisecond)
+			f.report(fmt.Sprintf("10.9.0.%d:30000", v), 1, 2, 3, 4, 5, 6, 7, 8)
+			src.publish(f.publish())
+			synctest.Wait()
+		}
+		wantMetrics(t, svc, map[string]float64{
+			"watchers": watchers, "watch_frames_sent_total": watchers * (1 + versions), "watch_frames_encoded_total": 1 + versions,
+		})
+	})
+}
+
+// receiveRaw watches with ranks and decodes nothing of what arrives.
+func receiveRaw(t *testing.T, cc *grpc.ClientConn) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	stream, err := cc.NewStream(ctx, &loadmonitorpb.SnapshotService_ServiceDesc.Streams[0],
+		loadmonitorpb.SnapshotService_Watch_FullMethodName, grpc.ForceCodecV2(rawCodec{Codec()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.SendMsg(withRanks); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		var b []byte
+		for stream.RecvMsg(&b) == nil {
+		}
+	}()
 }
 
 // Case I9: a fleet beyond the default limit of 4 MiB a message reaches a stock client, watching and asking alike.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Rule W8.
+// Rule W8, case I7: what sending to many watchers costs is bounded.
 func TestPace_KeepsSendingWithinHalfOfTheCPUs(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

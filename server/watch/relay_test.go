@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Rule W8: many watchers are not woken at once, and each gets the newest version within the interval.
+// Rule W8, case I7: many watchers are not woken at once, and each gets the newest version within the interval.
 func TestRelay_SpreadsWatchersOverTheInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
