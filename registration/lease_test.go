@@ -193,6 +193,40 @@ func TestLease_RunsOutWithoutRenewal(t *testing.T) {
 	})
 }
 
+// Case D6: time that goes back between a grant and what follows it, by more than a lease, makes nothing panic and no
+// counter go down, and the lease runs out by the newest grant. (The clock that leases are measured by is monotonic, so
+// only a defect could do this.)
+func TestLease_TimeThatGoesBack(t *testing.T) {
+	r := mustNew(t, Options{Sink: newSink()})
+	spec := load.Worker{ID: "w", URL: "http://w:1", Origin: "w:1", Transport: load.TransportPush}
+	l := newLease(t.Context(), r, &target{worker: spec}, &choice{worker: spec})
+	read := func() [3]float64 {
+		return [3]float64{
+			figure(t, r, "leases_granted_total", ""), figure(t, r, "leases_renewed_total", ""), figure(t, r, "leases_lost_total", ""),
+		}
+	}
+	now := time.Now()
+	before := read()
+	for _, back := range []time.Duration{0, time.Minute, time.Hour, -time.Hour, 0} {
+		at := now.Add(-back).Round(0) // without the monotonic reading
+		l.expire(at)
+		p, ok := l.grant(answer{outcome: granted, http: http.StatusOK}, at, at)
+		if !ok || !p.at.After(at) || !l.expires.Equal(at.Add(DefaultLease)) {
+			t.Errorf("%v back: next at %v, lease until %v", back, p.at.Sub(at), l.expires.Sub(at))
+		}
+		after := read()
+		for i, v := range after {
+			if v < before[i] {
+				t.Errorf("%v back: counters went from %v to %v", back, before, after)
+			}
+		}
+		before = after
+	}
+	if before != [3]float64{2, 3, 1} { // the leap forward of an hour outlives a lease
+		t.Errorf("granted, renewed and lost: %v", before)
+	}
+}
+
 // A lease that runs out while its renewal hangs is not shown as held meanwhile.
 func TestLease_IsNotShownPastItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
