@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -53,7 +54,13 @@ type process struct {
 // start starts the program; it is killed when the test ends.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(os.Args[0], args...), stderr: &tail{}, exited: make(chan struct{})}
+	return launch(t, exec.Command(os.Args[0], args...))
+}
+
+// launch starts the program by a command that leads to it.
+func launch(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, stderr: &tail{}, exited: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), runMain+"=1")
 	p.cmd.Stderr = p.stderr
 	r, w, err := os.Pipe()
@@ -76,7 +83,7 @@ func start(t *testing.T, args ...string) *process {
 		<-p.exited
 		r.Close()
 		if t.Failed() {
-			t.Logf("%s wrote:\n%s", args[0], p.stderr)
+			t.Logf("%s wrote:\n%s", cmd.Args[1:], p.stderr)
 		}
 	})
 	return p
@@ -171,6 +178,23 @@ func (m *monitorProcess) get(ctx context.Context, path string) (int, []byte) {
 		}
 		m.pause(ctx, "HTTP does not answer")
 	}
+}
+
+// metric returns the value of a figure without labels.
+func (m *monitorProcess) metric(ctx context.Context, name string) float64 {
+	m.t.Helper()
+	_, body := m.get(ctx, "/metrics")
+	for line := range strings.Lines(string(body)) {
+		if text, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			if err != nil {
+				m.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	m.t.Fatalf("no figure %s", name)
+	return 0
 }
 
 func (m *monitorProcess) pause(ctx context.Context, what string) {
