@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -20,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/loadmonitor/loadmonitor/bridge/zmq/zmqtest"
 	"github.com/loadmonitor/loadmonitor/internal/proxy"
 )
 
@@ -342,4 +344,39 @@ func TestHeavy_ComeAndGo(t *testing.T) {
 	if strings.Contains(s.describeLocked(), "too many") {
 		t.Error(s.describeLocked())
 	}
+}
+
+// A publisher that greets and is then too busy to shake hands loses libzmq's only connection to it. That end is noticed by
+// itself, and the rank is dialled again without waiting behind silent ones.
+func TestHeavy_FailedHandshakeIsNoticed(t *testing.T) {
+	t.Parallel()
+	s := newRecorder()
+	var busy atomic.Bool
+	busy.Store(true)
+	p := serveRaw(t, false, func(c net.Conn) {
+		if busy.Load() {
+			_, _ = c.Write(greeting("NULL"))
+			_, _ = io.Copy(io.Discard, c)
+			return
+		}
+		if shakeHands(c) != nil {
+			return
+		}
+		for n := int64(0); ; n++ {
+			if _, err := c.Write(message("load", n, zmqtest.LoadStat(5, 0, 1, 1, 0))); err != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	o := quick(s)
+	o.Silence = time.Hour
+	b, _ := start(t, o, target("w", 0, p.endpoint))
+	// Silence dials again after 3 and 6 s; the third connection is left alone for long enough.
+	s.awaitNoted(t, "w", 0, "ended the connection")
+	if got := metric(t, b, "zmq_losses_total"); got == 0 {
+		t.Error("no connection lost")
+	}
+	busy.Store(false)
+	s.awaitReports(t, "w", 0, 1)
 }

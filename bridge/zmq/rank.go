@@ -47,7 +47,7 @@ type conn struct {
 	heard   instant // newest whole message, good or not
 	good    instant // newest message that the sink took
 	decoded instant // newest message that was decoded: the rate cap counts from it
-	hushed  instant // an edge came without a message after this one; 0: none since the last message
+	hushed  instant // an edge came without a message: the first since the last message, or the newest before the first message; 0: none
 	retry   instant // when to ask again who is there
 
 	trust    trust

@@ -87,7 +87,7 @@ func (o *owner) drain(c *conn, now instant, edge bool) {
 		o.take(c, d.payload, d.sequence, now)
 	case c.held != nil && c.trust == trusted && now-c.decoded >= o.b.options.RankInterval:
 		o.release(c, now)
-	case edge && d.messages == 0 && c.hushed == 0:
+	case edge && d.messages == 0 && (c.hushed == 0 || c.heard == 0):
 		// Something happened to the connection, and it was no message.
 		c.hushed = now
 		o.lookBy(c, now+hushPatience)

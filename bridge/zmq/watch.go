@@ -52,7 +52,7 @@ func (o *owner) check(c *conn, now instant) {
 	case c.stream.Err() != nil:
 		o.lose(c, c.stream.Err().Error())
 		return
-	case c.heard != 0 && c.hushed != 0 && now >= c.hushed+hushPatience:
+	case c.ended(now):
 		o.b.counts.losses.Add(1)
 		o.lose(c, fmt.Sprintf("the publisher at %s ended the connection", c.where()))
 		return
@@ -70,6 +70,16 @@ func (o *owner) check(c *conn, now instant) {
 	if now < c.retry {
 		o.lookBy(c, c.retry)
 	}
+}
+
+// ended tells from an edge after which no message came that a connection is over. A handshake makes edges as well, until
+// libzmq gives it up: what comes later to a connection that never brought a message is its end.
+func (c *conn) ended(now instant) bool {
+	if c.hushed == 0 || now < c.hushed+hushPatience {
+		return false
+	}
+	const early = 100 * time.Millisecond // that timers may be
+	return c.heard != 0 || c.hushed >= c.opened+handshakeTimeout-early
 }
 
 // patience doubles with every connection in a row that stayed silent: a publisher that has nothing to say is not dialled
