@@ -27,7 +27,7 @@ func TestHeavy_EightThousandPublishersAndABusyOne(t *testing.T) {
 	const half, ranks = 512, 8
 	var list []string
 	for seed := range 2 {
-		p := start(t, "simulate", "--workers", strconv.Itoa(half), "--ranks", strconv.Itoa(ranks), "--transport", "zmq", "--seed", strconv.Itoa(seed+1))
+		p := start(t, "simulate", "--workers", strconv.Itoa(half), "--ranks", strconv.Itoa(ranks), "--transport", "zmq", "--cycle", "1s", "--seed", strconv.Itoa(seed+1))
 		for range half {
 			list = append(list, p.line())
 		}

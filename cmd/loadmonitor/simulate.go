@@ -20,6 +20,7 @@ type fleetFlags struct {
 	workers, ranks, basePort int
 	seed                     uint64
 	load                     float64
+	cycle                    time.Duration
 	roles                    string
 	control                  string
 	transport                string
@@ -31,6 +32,7 @@ func (f *fleetFlags) register(fs *pflag.FlagSet, workers, ranks int, transport e
 	fs.Uint64Var(&f.seed, "seed", 1, "makes the numbers; two fleets with one seed see the same demand")
 	fs.IntVar(&f.basePort, "base-port", 0, "port of the first engine; the others follow (0: any free ports)")
 	fs.Float64Var(&f.load, "load", engine.DefaultLoad, "mean demand as a share of what the engines can serve")
+	fs.DurationVar(&f.cycle, "cycle", engine.DefaultCycle, "time between two samples of an engine; with 1s or more each rank publishes one message a cycle on ZMQ")
 	fs.StringVar(&f.roles, "roles", "plain", "roles that the engines get in turn, e.g. prefill:1,decode:3")
 	fs.StringVar(&f.transport, "transport", string(transport), "how the engines report: push, zmq or mixed")
 	fs.StringVar(&f.control, "control", "", "host:port to take commands at: hang, crash, restart or resume a worker, silence or heat one of its ranks")
@@ -50,6 +52,9 @@ func (f *fleetFlags) check() error {
 	if !(f.load > 0 && f.load <= engine.MaxLoad) {
 		errs = append(errs, fmt.Errorf("load is %v: want above 0 up to %v, 1 being what an engine can serve", f.load, engine.MaxLoad))
 	}
+	if f.cycle < engine.MinCycle {
+		errs = append(errs, fmt.Errorf("cycle is %v: want at least %v", f.cycle, engine.MinCycle))
+	}
 	return errors.Join(errs...)
 }
 
@@ -59,7 +64,7 @@ func (f *fleetFlags) options(log *slog.Logger) (engine.Options, error) {
 		return engine.Options{}, fmt.Errorf("roles: %w", err)
 	}
 	return engine.Options{
-		Workers: f.workers, Ranks: f.ranks, Seed: f.seed, BasePort: f.basePort, Load: f.load, Roles: roles, ControlAddr: f.control,
+		Workers: f.workers, Ranks: f.ranks, Seed: f.seed, BasePort: f.basePort, Load: f.load, Cycle: f.cycle, Roles: roles, ControlAddr: f.control,
 		Transport: engine.Transport(f.transport), Logger: log,
 	}, nil
 }
