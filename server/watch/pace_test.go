@@ -36,16 +36,23 @@ func TestPace_CostFollowsSendsButNotBlockedOnes(t *testing.T) {
 	t.Parallel()
 	p := &pace{}
 	for range 1000 {
-		p.observe(3 * time.Microsecond)
-		p.observe(5 * time.Second) // waited for the watcher
+		p.observe(3*time.Microsecond, 0)
+		p.observe(5*time.Second, 0) // waited for the watcher
 	}
 	if got, want := time.Duration(p.cost.Load()), 3*sendShare*time.Microsecond; got != want {
 		t.Errorf("cost %v, want %v", got, want)
 	}
 	for range 1000 {
-		p.observe(6 * time.Microsecond)
+		p.observe(6*time.Microsecond, 0)
 	}
 	if got := time.Duration(p.cost.Load()); got < 5*sendShare*time.Microsecond || got > 6*sendShare*time.Microsecond {
 		t.Errorf("cost %v does not follow", got)
+	}
+	for range 10_000 {
+		p.observe(3*time.Microsecond, 100_000)
+	}
+	want := 3*sendShare*time.Microsecond + 100*kilobyteCost
+	if got := time.Duration(p.cost.Load()); got < want*9/10 || got > want*11/10 {
+		t.Errorf("cost %v of large frames, want about %v", got, want)
 	}
 }

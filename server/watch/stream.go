@@ -227,7 +227,7 @@ func (w *watcher) send(b *bundle) error {
 		if err != nil {
 			return err
 		}
-		s.pace.observe(s.uptime() - begun)
+		s.pace.observe(s.uptime()-begun, f.size())
 		s.counters.framesSent.Add(1)
 		s.counters.bytesSent.Add(uint64(f.size()))
 	}
