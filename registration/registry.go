@@ -230,22 +230,33 @@ func (r *Registry) Run(ctx context.Context) error {
 	if r.firstSets(ctx) {
 		r.wake()
 	}
-	var last time.Time       // when a pass ended
-	var took time.Duration   // that pass
-	var due <-chan time.Time // of a pass for the sake of engines' answers
+	last := time.Now()     // when a pass ended
+	var took time.Duration // that pass
+	var next time.Time     // when another one is due; zero: none is
+	due := time.NewTimer(0)
+	defer due.Stop()
+	plan := func(pause time.Duration) {
+		if at := last.Add(max(pause, passShare*took)); next.IsZero() || at.Before(next) {
+			next = at
+			due.Reset(time.Until(at))
+		}
+	}
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 			continue
 		case <-r.answers:
-			if due == nil {
-				due = time.After(max(answersPause, 4*took) - time.Since(last))
-			}
+			plan(answersPause)
 			continue
-		case <-due:
 		case <-r.trigger:
+			plan(0)
+			continue
+		case <-due.C:
 		}
-		due = nil
+		if next.IsZero() {
+			continue
+		}
+		next = time.Time{}
 		began := time.Now()
 		r.reconcile(ctx, &loops)
 		last = time.Now()
@@ -257,10 +268,14 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// answersPause is the least time between a pass and the next one for the sake of engines' answers; after a long one it is
-// four times as long as that took. A pass costs what the whole fleet costs, and at the start all of its engines answer
-// within a second.
-const answersPause = 20 * time.Millisecond
+// A pass costs what the whole fleet costs, at the start all engines answer within a second, and thousands of workers may be
+// registered one by one. So passes follow one another with pauses.
+const (
+	// answersPause is the least time between a pass and the next one for the sake of engines' answers.
+	answersPause = 20 * time.Millisecond
+	// passShare is how many times as long as a pass took the pause after it is at least.
+	passShare = 4
+)
 
 // learn asks for a pass because of what an engine answered.
 func (r *Registry) learn() {
