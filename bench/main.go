@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -67,20 +68,20 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	report, err := b.measure(pattern)
-	if err != nil {
-		return err
+	report, failed := b.measure(pattern)
+	if report == nil {
+		return failed
 	}
 	if *only != "" {
 		fmt.Print(report.Markdown(func(c *result.Curve) string { return c.ID }))
-		return nil
+		return failed
 	}
 	fmt.Print(report.Table())
 	if err := report.Write(*out, *mode); err != nil {
-		return err
+		return errors.Join(failed, err)
 	}
 	if *docs != "" {
-		return report.Document(*docs)
+		return errors.Join(failed, report.Document(*docs))
 	}
-	return nil
+	return failed
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"time"
@@ -49,7 +50,8 @@ func (b *bench) curves() []planned[result.Curve] {
 	}
 }
 
-// measure measures every row and curve whose id matches.
+// measure measures every row and curve whose id matches. With the report of what could be measured comes an error of what
+// could not; without a report it was interrupted.
 func (b *bench) measure(only *regexp.Regexp) (*result.Report, error) {
 	begin := time.Now()
 	r := &result.Report{Mode: b.size.name, Date: begin.UTC().Format(time.RFC3339), Machine: result.ThisMachine()}
@@ -61,7 +63,11 @@ func (b *bench) measure(only *regexp.Regexp) (*result.Report, error) {
 		b.row = p.id
 		row := result.Row{ID: p.id}
 		if err := p.measure(&row); err != nil {
-			return nil, err
+			if b.failed(err) {
+				return nil, err
+			}
+			row.Target = result.Target{}
+			row.Notes = append(row.Notes, "Not measured: "+err.Error())
 		}
 		r.Rows = append(r.Rows, row)
 	}
@@ -72,19 +78,31 @@ func (b *bench) measure(only *regexp.Regexp) (*result.Report, error) {
 		b.row = p.id
 		c := result.Curve{ID: p.id}
 		if err := p.measure(&c); err != nil {
-			return nil, fmt.Errorf("%s: %w", p.id, err)
+			if b.failed(err) {
+				return nil, err
+			}
+			continue
 		}
 		r.Curves = append(r.Curves, c)
 	}
 	if b.wants(only, "sizing", true) {
 		var err error
-		if r.Sizes, err = b.sizing(); err != nil {
+		b.row = "sizing"
+		if r.Sizes, err = b.sizing(); err != nil && b.failed(err) {
 			return nil, err
 		}
 	}
 	r.Machine.LoadAfter = result.LoadAverage()
 	r.Took = time.Since(begin).Round(time.Second).String()
-	return r, nil
+	return r, errors.Join(b.failures...)
+}
+
+// failed notes that something could not be measured, which costs the rest nothing, and tells whether to end because the
+// benchmark is interrupted.
+func (b *bench) failed(err error) (end bool) {
+	b.say("%s failed: %v", b.row, err)
+	b.failures = append(b.failures, fmt.Errorf("%s: %w", b.row, err))
+	return b.ctx.Err() != nil
 }
 
 // wants reports whether to measure something: what is named, else what the mode holds.

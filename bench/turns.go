@@ -27,7 +27,7 @@ type size struct {
 
 var (
 	quick = size{runs: 2, points: 1, warm: 500 * time.Millisecond, window: time.Second, steady: 5 * time.Second}
-	full  = size{runs: 10, points: 3, warm: time.Second, window: 3 * time.Second, steady: 5 * time.Minute, large: true}
+	full  = size{runs: 10, points: 2, warm: time.Second, window: 2 * time.Second, steady: 5 * time.Minute, large: true}
 )
 
 // bench is one run of the benchmark. It is used by one goroutine.
@@ -41,6 +41,8 @@ type bench struct {
 	row     string       // id of what is being measured
 	cpus    *unix.CPUSet // of subjects; nil: all
 	profile bool         // the next run of the product is to be profiled
+
+	failures []error // of what could not be measured
 }
 
 // figures are what one run measured, by the names of its row's figures; own is the row's own.
