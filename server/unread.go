@@ -32,7 +32,7 @@ const (
 type unread struct {
 	// immutable
 	perConnection, total int64         // bounds, bytes
-	turns                chan struct{} // one for each response in the making
+	turns                chan struct{} // one for each page in the making
 	episodes             *episodes
 
 	refusedConnection, refusedServer atomic.Int64 // calls, by the bound
@@ -58,25 +58,29 @@ func newUnread(ep *episodes) *unread {
 	}
 }
 
-// large are the unary methods whose responses are charged; those of others have a few bytes.
+// large are the unary methods whose responses are charged, those of others have a few bytes; and whether a response is a
+// page, of which only a few are made at a time.
 var large = map[string]bool{
 	loadmonitorpb.SnapshotService_GetSnapshot_FullMethodName:    true,
 	loadmonitorpb.RegistryService_ListWorkers_FullMethodName:    true,
-	loadmonitorpb.RegistryService_RegisterWorker_FullMethodName: true, // sends back what was sent
+	loadmonitorpb.RegistryService_RegisterWorker_FullMethodName: false, // sends back what was sent, and waits for a pass
 }
 
-// intercept refuses a call when a bound is reached, and otherwise charges and encodes the response. As many responses as
-// there are CPUs are made at a time, because a message takes far more memory before it is encoded.
+// intercept refuses a call when a bound is reached, and otherwise charges and encodes the response. As many pages as there
+// are CPUs are made at a time, because a message takes far more memory before it is encoded.
 func (u *unread) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	p, ok := peer.FromContext(ctx)
-	if !ok || !large[info.FullMethod] {
+	page, isLarge := large[info.FullMethod]
+	if !ok || !isLarge {
 		return handler(ctx, req)
 	}
-	select {
-	case u.turns <- struct{}{}:
-		defer func() { <-u.turns }()
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+	if page {
+		select {
+		case u.turns <- struct{}{}:
+			defer func() { <-u.turns }()
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
 	}
 	addr := p.Addr.String()
 	if err := u.admit(addr); err != nil {
