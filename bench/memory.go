@@ -18,7 +18,7 @@ func (b *bench) memory(row *result.Row) error {
 	l := b.largest()
 	row.What, row.Unit, row.Against = "resident memory", "MB", "a gRPC handler that decodes and drops, with as many streams and connections"
 	row.Load = l.String() + ", one watcher; the whole binary"
-	defer b.few(b.size.runs / 2)()
+	defer b.few(b.size.runs / 3)() // each takes a minute
 	err := b.turns(row, []shown{{figThreads, ""}, {figCores, "cores"}, {figLate, "ms"}},
 		func() (figures, error) { return b.resident(l) },
 		func() (figures, error) { return b.residentBare(l) })
