@@ -40,7 +40,7 @@ func exit(err error) {
 
 func run(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
-	mode := fs.String("mode", "quick", "quick (a minute or two, few runs) or full (half an hour)")
+	mode := fs.String("mode", "quick", "quick (a few minutes, few runs) or full (about an hour)")
 	only := fs.String("only", "", "regular expression: measure only rows and curves whose id matches, and write no results")
 	out := fs.String("out", "bench/results", "folder to write results into")
 	docs := fs.String("docs", "", "Markdown file whose marked part is replaced by the table of results, and beside which plots are written")

@@ -362,7 +362,7 @@ func TestProbe_DoesNotDelayARestartedPusher(t *testing.T) {
 	})
 }
 
-// WIRE section 3: the key of /server_info is not the one of /v1/start_reporting. Case N1: neither is shown.
+// The key of /server_info is not the one of /v1/start_reporting. Case N1: neither is shown.
 func TestProbe_HasItsOwnKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

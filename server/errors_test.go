@@ -28,7 +28,7 @@ func TestStreamCodes_EveryRefusalIsDecided(t *testing.T) {
 	}
 }
 
-// WIRE section 1: how the engine goes on depends on the code.
+// How the engine goes on depends on the code with which its stream ends.
 func TestStreamStatus_SaysWhatTheEngineMustDo(t *testing.T) {
 	cases := map[error]codes.Code{
 		load.ErrUnknownWorker:    codes.InvalidArgument,

@@ -38,8 +38,8 @@ type registry struct {
 // Bounds of what a request may name, bytes and entries (rule LIFE2).
 const (
 	maxWorkerID = 256
-	maxURL      = 512
-	maxModels   = 256
+	maxURL      = 2048
+	maxModels   = 64
 	maxZone     = 256
 )
 

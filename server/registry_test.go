@@ -253,7 +253,7 @@ func TestRegistry_RefusesSpecsOutOfBounds(t *testing.T) {
 	}
 	cases := map[string]loadmonitorpb.WorkerSpec_builder{
 		"id":             {Id: strings.Repeat("i", 257)},
-		"url":            {Url: strings.Repeat("u", 513)},
+		"url":            {Url: strings.Repeat("u", 2049)},
 		"zone":           {Zone: strings.Repeat("z", 257)},
 		"models":         {Models: many},
 		"model length":   {Models: []string{strings.Repeat("m", 257)}},

@@ -54,7 +54,8 @@ type Options struct {
 	// RankInterval caps how often messages of one rank are decoded. Default 5 ms.
 	RankInterval time.Duration
 	// Silence is how long a connection may bring nothing before the rank is dialled anew. Default 5 s: idle engines repeat
-	// themselves once a second, and one long step can take a few.
+	// themselves once a second, and one long step can take a few. A new connection has 3 s for its first message; each
+	// connection in a row that stays silent doubles the time, up to a minute.
 	Silence time.Duration
 	// Heartbeat is how long a peer that libzmq asks whether it is alive has to answer, and the least time between two such
 	// questions; with more than a thousand sockets there is more. Default and least 10 s.

@@ -20,7 +20,7 @@ func (s *settings) registerWorkers(fs *pflag.FlagSet) {
 }
 
 // checkStart refuses what a start would refuse, and starts nothing: a configuration that is printed can be started,
-// provided that its ports are free.
+// provided that its ports are free, its CURVE keys can be read, and profiles are served on loopback.
 func (s *settings) checkStart(ctx context.Context, specs []registration.Spec) error {
 	var errs []error
 	if err := server.CheckGRPC(ctx, s.grpcListen, s.allowInsecureListen); err != nil {

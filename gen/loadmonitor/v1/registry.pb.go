@@ -370,9 +370,9 @@ type RegisteredWorker_builder struct {
 	Reason string
 	// The HTTP status of the engine's last answer; 0: none.
 	LastHttpStatus uint32
-	// The way the worker's reports take, and why it is that one.
+	// The way the worker's reports take.
 	Transport Transport
-	// Why the transport was chosen; empty: not chosen yet.
+	// Why the transport was chosen, or what it waits for. Empty: the worker is in conflict.
 	TransportReason string
 	// Why the engine's newest /server_info could not be read; empty when it could. What was known before it stays.
 	ProbeError string

@@ -37,7 +37,7 @@ type RegistryServiceClient interface {
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
 	// RegisterWorker adds a worker until DeregisterWorker or the end of this process, or replaces one that was added in
 	// this way. INVALID_ARGUMENT: a field is wrong, the message says which. FAILED_PRECONDITION: the id or the origin
-	// belongs to a worker of the configuration. RESOURCE_EXHAUSTED: too many workers.
+	// belongs to a worker of the configuration. RESOURCE_EXHAUSTED: too many workers, or too much that is unread.
 	RegisterWorker(ctx context.Context, in *RegisterWorkerRequest, opts ...grpc.CallOption) (*RegisterWorkerResponse, error)
 	// DeregisterWorker removes a worker that RegisterWorker added. NOT_FOUND: no such worker. FAILED_PRECONDITION: it
 	// comes from the configuration, remove it there.
@@ -95,7 +95,7 @@ type RegistryServiceServer interface {
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
 	// RegisterWorker adds a worker until DeregisterWorker or the end of this process, or replaces one that was added in
 	// this way. INVALID_ARGUMENT: a field is wrong, the message says which. FAILED_PRECONDITION: the id or the origin
-	// belongs to a worker of the configuration. RESOURCE_EXHAUSTED: too many workers.
+	// belongs to a worker of the configuration. RESOURCE_EXHAUSTED: too many workers, or too much that is unread.
 	RegisterWorker(context.Context, *RegisterWorkerRequest) (*RegisterWorkerResponse, error)
 	// DeregisterWorker removes a worker that RegisterWorker added. NOT_FOUND: no such worker. FAILED_PRECONDITION: it
 	// comes from the configuration, remove it there.

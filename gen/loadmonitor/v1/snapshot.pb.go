@@ -1910,7 +1910,8 @@ type Worker_builder struct {
 	SourceInstance string
 	// Sequence of the report that last changed this worker. Refresh marks do not carry it.
 	Sequence uint64
-	// How often a new source instance replaced an old one since the worker was registered.
+	// How often a new source instance replaced an old one since the worker was registered; over ZMQ, the most restarts of
+	// the publisher of one rank.
 	Restarts uint32
 	// Figures over the ranks.
 	Aggregate *Aggregate
@@ -2532,7 +2533,7 @@ type WatchRequest_builder struct {
 	Filter *Filter
 	// Send ranks. Without them a worker has its aggregate only.
 	Ranks bool
-	// The shortest time between two updates, milliseconds; raised or lowered to the monitor's bounds. 0: as fast as the
+	// The shortest time between two updates, milliseconds; lowered to the monitor's bound, 60 s. 0: as fast as the
 	// monitor publishes. Heartbeats are not affected.
 	MinIntervalMs uint32
 	// Send each update as a full picture instead of a delta.
