@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/loadmonitor/loadmonitor/load"
 )
 
 // relay passes each publication on to the watchers group by group, one interval of the pace from first to last, so that
@@ -14,21 +16,26 @@ import (
 //	                  │ a millisecond or more
 //	                  └───► gate 1 ─► watchers 32, 96, 160 …
 //
-// A gate opens after the publication can be read and watchers look at what is newest then, so nobody misses one and
-// nobody gets an old one. While the relay goes round, further publications only make it go round once more. Where the
-// pace is no limit watchers wait for the publication itself.
+// A gate opens after the publication can be read. Those who come through look at what the relay shows, which is renewed a few
+// times in a round: showing each group what is newest would make frames of its own for each, of which large ones cost more
+// than their age. While the relay goes round, further publications make it go round once more, so nobody misses one. Where
+// the pace is no limit watchers wait for the publication itself.
 type relay struct {
 	// Immutable.
 	source Source
 	pace   *pace
 
 	gates [64]gate
+	shown atomic.Pointer[load.Publication] // nil: nothing yet
 
 	mu       sync.Mutex
 	watchers uint64        // guarded by mu
 	drawn    uint8         // guarded by mu; gates given out
 	stop     chan struct{} // guarded by mu; ends the goroutine that there is while there are watchers
 }
+
+// phases is how often in a round what is shown is renewed.
+const phases = 4
 
 // relayStep is the least time between two openings: waking a few watchers together costs much less than waking each by
 // itself.
@@ -57,6 +64,7 @@ func (r *relay) leave() {
 	defer r.mu.Unlock()
 	if r.watchers--; r.watchers == 0 {
 		close(r.stop)
+		r.shown.Store(nil)
 	}
 }
 
@@ -82,6 +90,9 @@ func (r *relay) round(stop <-chan struct{}, timer *time.Timer) bool {
 	steps := int(min(max(1, interval/relayStep), time.Duration(len(r.gates))))
 	begun := time.Now()
 	for i := range steps {
+		if phase := i * phases / steps; i == 0 || phase != (i-1)*phases/steps {
+			r.shown.Store(r.source.Current())
+		}
 		for g := len(r.gates) * i / steps; g < len(r.gates)*(i+1)/steps; g++ {
 			r.gates[g].open()
 		}
@@ -96,6 +107,14 @@ func (r *relay) round(stop <-chan struct{}, timer *time.Timer) bool {
 		}
 	}
 	return true
+}
+
+// show returns what a watcher looks at: what is shown, unless the watcher is ahead of that.
+func (r *relay) show(newest *load.Publication, t *turn) *load.Publication {
+	if p := r.shown.Load(); p != nil && p.Snapshot.Version >= t.looked && p.Beat >= t.beat {
+		return p
+	}
+	return newest
 }
 
 // enter returns the channel that is closed when the gate opens next. Who enters looks at the newest publication after

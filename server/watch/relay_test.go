@@ -60,6 +60,49 @@ func TestRelay_SpreadsWatchersOverTheInterval(t *testing.T) {
 	})
 }
 
+// Rules W7 and W8: under load a round takes a few encodings, however many groups it has, and each watcher ends at the newest.
+func TestRelay_GroupsShareFrames(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		f.report("a", 1)
+		src := newSource(f.publish())
+		svc := newService(t, Options{Source: src})
+		svc.pace.cost.Store(int64(2 * time.Millisecond))
+		c := serve(t, svc)
+		const n = 50
+		watchers := make([]*collected, n)
+		for i := range watchers {
+			watchers[i] = watch(t, c, withRanks)
+		}
+		synctest.Wait()
+		svc.pace.cpus.Store(2)
+		time.Sleep(time.Second)
+		encoded := svc.counters.framesEncoded.Load()
+		const rounds = 10
+		for i := range rounds * 20 { // an interval is 100 ms
+			svc.pace.cost.Store(int64(2 * time.Millisecond))
+			f.report("a", int64(i))
+			src.publish(f.publish())
+			time.Sleep(5 * time.Millisecond)
+		}
+		if got := svc.counters.framesEncoded.Load() - encoded; got < rounds || got > (rounds+2)*phases {
+			t.Errorf("%d encodings in %d rounds of %d phases", got, rounds, phases)
+		}
+		for range 10 {
+			svc.pace.cost.Store(int64(2 * time.Millisecond))
+			time.Sleep(100 * time.Millisecond)
+		}
+		synctest.Wait()
+		for i, w := range watchers {
+			got := w.news()
+			if last := got[len(got)-1]; last.GetVersion() != f.version {
+				t.Errorf("watcher %d ends at version %d, want %d", i, last.GetVersion(), f.version)
+			}
+		}
+	})
+}
+
 // However publications, openings and waits fall, nobody waits on past what is newest.
 func TestRelay_NobodyMissesThePublication(t *testing.T) {
 	t.Parallel()

@@ -130,6 +130,8 @@ func (w *watcher) run(ctx context.Context) error {
 		p := w.s.source.Current()
 		if w.s.pace.interval() == 0 {
 			open = p.Next
+		} else {
+			p = w.s.relay.show(p, &w.turn)
 		}
 		var err error
 		now := time.Now()
