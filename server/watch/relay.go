@@ -64,13 +64,13 @@ func (r *relay) leave() {
 	defer r.mu.Unlock()
 	if r.watchers--; r.watchers == 0 {
 		close(r.stop)
-		r.shown.Store(nil)
 	}
 }
 
 func (r *relay) run(stop <-chan struct{}) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	defer r.shown.Store(nil) // without watchers nothing keeps a snapshot alive
 	for {
 		p := r.source.Current()
 		if !r.round(stop, timer) {
@@ -117,8 +117,8 @@ func (r *relay) show(newest *load.Publication, t *turn) *load.Publication {
 	return newest
 }
 
-// enter returns the channel that is closed when the gate opens next. Who enters looks at the newest publication after
-// that and before waiting, and says leave in the end.
+// enter returns the channel that is closed when the gate opens next. Who enters looks at what is shown after that and before
+// waiting, and says leave in the end.
 func (g *gate) enter() <-chan struct{} {
 	g.waiting.Add(1)
 	for {

@@ -8,30 +8,37 @@ import (
 	"time"
 )
 
+// sendCost is what a send costs as far as the pace of these tests knows. Time in a bubble does not pass while code runs, so
+// nothing is measured, and what is observed instead must be put right again and again.
+const sendCost = 2 * time.Millisecond
+
+// pacedFleet is a fleet of one worker with 50 watchers, which have their first picture, and an interval of 100 ms.
+func pacedFleet(t *testing.T) (f *fleet, src *source, svc *Service, watchers []*collected) {
+	f = newFleet()
+	f.report("a", 1)
+	src = newSource(f.publish())
+	svc = newService(t, Options{Source: src})
+	svc.pace.cost.Store(int64(sendCost))
+	c := serve(t, svc)
+	for range 50 {
+		watchers = append(watchers, watch(t, c, withRanks))
+	}
+	synctest.Wait()
+	svc.pace.cpus.Store(2)
+	return f, src, svc, watchers
+}
+
 // Rule W8, case I7: many watchers are not woken at once, and each gets the newest version within the interval.
 func TestRelay_SpreadsWatchersOverTheInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet()
-		f.report("a", 1)
-		src := newSource(f.publish())
-		svc := newService(t, Options{Source: src})
-		// As if one send took 2 ms: time in a bubble does not pass while code runs, so nothing is measured.
-		svc.pace.cost.Store(int64(2 * time.Millisecond))
-		c := serve(t, svc)
-		const n = 50
-		watchers := make([]*collected, n)
-		for i := range watchers {
-			watchers[i] = watch(t, c, withRanks)
-		}
-		synctest.Wait()
-		svc.pace.cpus.Store(2)
+		f, src, svc, watchers := pacedFleet(t)
 		for round := range 3 {
 			time.Sleep(time.Second)
 			for _, w := range watchers {
 				w.news()
 			}
-			svc.pace.cost.Store(int64(2 * time.Millisecond))
+			svc.pace.cost.Store(int64(sendCost))
 			interval := svc.pace.interval()
 			if interval != 100*time.Millisecond {
 				t.Fatalf("interval %v", interval)
@@ -40,7 +47,7 @@ func TestRelay_SpreadsWatchersOverTheInterval(t *testing.T) {
 			published := time.Now()
 			src.publish(f.publish())
 			synctest.Wait()
-			svc.pace.cost.Store(int64(2 * time.Millisecond))
+			svc.pace.cost.Store(int64(sendCost))
 			time.Sleep(interval)
 			synctest.Wait()
 			slots := make(map[time.Duration]int)
@@ -64,24 +71,12 @@ func TestRelay_SpreadsWatchersOverTheInterval(t *testing.T) {
 func TestRelay_GroupsShareFrames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet()
-		f.report("a", 1)
-		src := newSource(f.publish())
-		svc := newService(t, Options{Source: src})
-		svc.pace.cost.Store(int64(2 * time.Millisecond))
-		c := serve(t, svc)
-		const n = 50
-		watchers := make([]*collected, n)
-		for i := range watchers {
-			watchers[i] = watch(t, c, withRanks)
-		}
-		synctest.Wait()
-		svc.pace.cpus.Store(2)
+		f, src, svc, watchers := pacedFleet(t)
 		time.Sleep(time.Second)
 		encoded := svc.counters.framesEncoded.Load()
 		const rounds = 10
 		for i := range rounds * 20 { // an interval is 100 ms
-			svc.pace.cost.Store(int64(2 * time.Millisecond))
+			svc.pace.cost.Store(int64(sendCost))
 			f.report("a", int64(i))
 			src.publish(f.publish())
 			time.Sleep(5 * time.Millisecond)
@@ -90,7 +85,7 @@ func TestRelay_GroupsShareFrames(t *testing.T) {
 			t.Errorf("%d encodings in %d rounds of %d phases", got, rounds, phases)
 		}
 		for range 10 {
-			svc.pace.cost.Store(int64(2 * time.Millisecond))
+			svc.pace.cost.Store(int64(sendCost))
 			time.Sleep(100 * time.Millisecond)
 		}
 		synctest.Wait()
