@@ -234,7 +234,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	var took time.Duration // that pass
 	var next time.Time     // when another one is due; zero: none is
 	due := time.NewTimer(0)
-	defer due.Stop()
+	due.Stop()
 	plan := func(pause time.Duration) {
 		if at := last.Add(max(pause, passShare*took)); next.IsZero() || at.Before(next) {
 			next = at
@@ -252,9 +252,6 @@ func (r *Registry) Run(ctx context.Context) error {
 			plan(0)
 			continue
 		case <-due.C:
-		}
-		if next.IsZero() {
-			continue
 		}
 		next = time.Time{}
 		began := time.Now()
