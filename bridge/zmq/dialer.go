@@ -60,7 +60,6 @@ type dialer struct {
 	due    [numClasses][]*dial // wait for their pace
 	ready  [numClasses][]*dial // have addresses and wait for a slot
 	free   [numClasses]int     // slots
-	bounds [numClasses]int     // of this round
 	left   [numClasses]int     // dials that this round has left
 	round  instant             // when the next begins
 	names  map[string]*name    // of all targets that have one
@@ -169,12 +168,12 @@ func (d *dialer) step(now instant) (start []func(context.Context), next time.Dur
 // paceLocked lets dials that are due go on as fast as their class may, and returns how long the next has to wait; 0: none
 // waits.
 func (d *dialer) paceLocked(now instant) (wait time.Duration) {
+	bounds := perRound(int(d.b.counts.targets.Load()))
 	if now >= d.round {
 		d.round = now + roundEvery
-		d.bounds = perRound(int(d.b.counts.targets.Load()))
-		d.left = d.bounds
+		d.left = bounds
 	}
-	for class, bound := range d.bounds {
+	for class, bound := range bounds {
 		for len(d.due[class]) > 0 && (bound == 0 || d.left[class] > 0) {
 			want := d.due[class][0]
 			d.due[class] = d.due[class][1:]
