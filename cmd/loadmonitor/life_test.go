@@ -114,15 +114,21 @@ func TestFleet_QuickRestartDoesNotWaitForTheLease(t *testing.T) {
 	})
 }
 
-// Case M5: not ready before the first discovery pass; dead workers do not hold readiness back and are listed.
-func TestServe_ReadyWithDeadWorkers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+// withDeadWorkers lists 17 engines that report and three that do not exist.
+func withDeadWorkers(t *testing.T) (file string) {
+	t.Helper()
 	_, urls := simulate(t, 17, 1, portRange(t, 17), "1")
 	for _, addr := range freePorts(t, 3) {
 		urls = append(urls, "http://"+addr)
 	}
-	m := serve(t, append(fast, "--workers-file", write(t, "workers", strings.Join(urls, "\n")+"\n"))...)
+	return write(t, "workers", strings.Join(urls, "\n")+"\n")
+}
+
+// Case M5: not ready before the first discovery pass; dead workers do not hold readiness back and are listed.
+func TestServe_ReadyWithDeadWorkers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	m := serve(t, append(fast, "--workers-file", withDeadWorkers(t))...)
 	for {
 		status, body := m.get(ctx, "/readyz")
 		if status == http.StatusOK {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,11 +34,7 @@ func dial(t *testing.T, addr string) *grpc.ClientConn {
 func TestServe_HealthAndWatchFromTheFirstMoment(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, urls := simulate(t, 17, 1, portRange(t, 17), "1")
-	for _, addr := range freePorts(t, 3) {
-		urls = append(urls, "http://"+addr)
-	}
-	m := serve(t, append(fast, "--publish-interval", "300ms", "--workers-file", write(t, "workers", strings.Join(urls, "\n")+"\n"))...)
+	m := serve(t, append(fast, "--publish-interval", "300ms", "--workers-file", withDeadWorkers(t))...)
 	cc := dial(t, m.grpc)
 	health, snapshots := healthpb.NewHealthClient(cc), loadmonitorpb.NewSnapshotServiceClient(cc)
 	known := func(what string, s *loadmonitorpb.Summary) bool {

@@ -32,7 +32,7 @@ func (f *fleetFlags) register(fs *pflag.FlagSet, workers, ranks int, transport e
 	fs.Uint64Var(&f.seed, "seed", 1, "makes the numbers; two fleets with one seed see the same demand")
 	fs.IntVar(&f.basePort, "base-port", 0, "port of the first engine; the others follow (0: any free ports)")
 	fs.Float64Var(&f.load, "load", engine.DefaultLoad, "mean demand as a share of what the engines can serve")
-	fs.DurationVar(&f.cycle, "cycle", engine.DefaultCycle, "time between two samples of an engine; with 1s or more each rank publishes one message a cycle on ZMQ")
+	fs.DurationVar(&f.cycle, "cycle", engine.DefaultCycle, "time between two samples of an engine, below the freshness window; with 1s or more each rank publishes one message a cycle on ZMQ")
 	fs.StringVar(&f.roles, "roles", "plain", "roles that the engines get in turn, e.g. prefill:1,decode:3")
 	fs.StringVar(&f.transport, "transport", string(transport), "how the engines report: push, zmq or mixed")
 	fs.StringVar(&f.control, "control", "", "host:port to take commands at: hang, crash, restart or resume a worker, silence or heat one of its ranks")
