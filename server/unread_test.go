@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	loadmonitorpb "github.com/loadmonitor/loadmonitor/gen/loadmonitor/v1"
@@ -286,6 +287,35 @@ func TestUnread_CancelsThatMeetTheResponseGiveBack(t *testing.T) {
 		p.cancel(p.call())
 	}
 	await(t, "the account is empty", func() bool {
+		runtime.GC()
+		n, conns := u.account()
+		return n == 0 && conns == 0
+	})
+}
+
+// What nobody frees is given back when nothing holds the response any more, and only then.
+func TestUnread_AResponseThatIsDroppedGivesBack(t *testing.T) {
+	t.Parallel()
+	const page = 64 << 10
+	u := smallUnread(4*page, 8*page)
+	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}})
+	info := &grpc.UnaryServerInfo{FullMethod: loadmonitorpb.SnapshotService_GetSnapshot_FullMethodName}
+	p := &pager{pageSize: page, pages: 1}
+	resp, err := u.intercept(ctx, &loadmonitorpb.GetSnapshotRequest{}, info, func(ctx context.Context, req any) (any, error) {
+		return p.GetSnapshot(ctx, req.(*loadmonitorpb.GetSnapshotRequest))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		runtime.GC()
+	}
+	if n, conns := u.account(); n < page || conns != 1 {
+		t.Errorf("%d bytes of %d connections are unread while the response is held, want %d or more of 1", n, conns, page)
+	}
+	runtime.KeepAlive(resp)
+	resp = nil
+	await(t, "the response is given back", func() bool {
 		runtime.GC()
 		n, conns := u.account()
 		return n == 0 && conns == 0
