@@ -147,10 +147,7 @@ func (r *Registry) Nudge(id string) {
 	if e == nil {
 		return
 	}
-	select {
-	case e.lease.nudges <- struct{}{}:
-	default:
-	}
+	e.lease.nudge()
 	e.probe.nudge()
 }
 

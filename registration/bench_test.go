@@ -43,7 +43,7 @@ func BenchmarkRenewal(b *testing.B) {
 	w := load.Worker{URL: srv.URL, Origin: srv.Listener.Addr().String()}
 	b.ReportAllocs()
 	for b.Loop() {
-		if a, _ := r.engines.start(b.Context(), w, "", renewal); a.outcome != granted {
+		if a, _ := r.engines.start(b.Context(), &w, "", renewal); a.outcome != granted {
 			b.Fatalf("%+v", a)
 		}
 	}

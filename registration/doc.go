@@ -21,17 +21,17 @@
 //     the reports that arrive.
 //  3. A removed or changed worker's loop has ended its requests before the next loop of the same id starts. Workers that
 //     a change does not touch keep their lease without a gap.
-//  4. One engine never delays another: every worker has goroutines of its own, engines that answered last time, first
+//  4. One engine never delays another: every worker has loops of its own, engines that answered last time, first
 //     requests and repeated ones wait for different slots, and every request ends within Options.Timeout. A worker has one
 //     request of each kind under way at most.
 //  5. What is configured wins over what an engine says. Until an engine has said how it publishes its load, or has shown
 //     that it will not, a worker for which that matters is listed and not fed. See choose in choice.go for the rules.
 //  6. Tokens, and whatever an engine says in its answers beyond the status, the numbers and the names of its model and
 //     host, appear in no log line, note, error or metric.
-//  7. [Registry.Run] returns after every loop has returned; renewals stop at once. There is no stop call to the engines:
+//  7. [Registry.Run] returns after every loop has ended; renewals stop at once. There is no stop call to the engines:
 //     their streams end with their leases.
 //
 // Start with [Registry], then reconcile.go (who exists), choice.go (how each is fed), probe.go and serverinfo.go (what
-// engines say), targets.go and confirm.go (the ZMQ side), lease.go (the loop of those that push) and answer.go (what each
-// answer means).
+// engines say), targets.go and confirm.go (the ZMQ side), lease.go (those that push), answer.go (what each answer means)
+// and loop.go (how probes and leases wait).
 package registration

@@ -105,7 +105,7 @@ type startRequest struct {
 
 // start asks one engine once to report here, or to go on. It waits for a free slot, then takes at most the timeout. sent
 // is when the request began. The answer means nothing when ctx has ended.
-func (e *engines) start(ctx context.Context, w load.Worker, token string, why purpose) (a answer, sent time.Time) {
+func (e *engines) start(ctx context.Context, w *load.Worker, token string, why purpose) (a answer, sent time.Time) {
 	slots := e.postSlots[why]
 	select {
 	case slots <- struct{}{}:
@@ -123,7 +123,7 @@ func (e *engines) start(ctx context.Context, w load.Worker, token string, why pu
 	return a, sent
 }
 
-func (e *engines) post(ctx context.Context, w load.Worker, tokenFile string) answer {
+func (e *engines) post(ctx context.Context, w *load.Worker, tokenFile string) answer {
 	at, err := e.advertise.to(ctx, w.Origin)
 	if err != nil {
 		return failed(err)
@@ -137,7 +137,7 @@ func (e *engines) post(ctx context.Context, w load.Worker, tokenFile string) ans
 	if err != nil {
 		return failed(err)
 	}
-	req, failure := e.request(ctx, http.MethodPost, &w, "/v1/start_reporting", body, tokenFile)
+	req, failure := e.request(ctx, http.MethodPost, w, "/v1/start_reporting", body, tokenFile)
 	if req == nil {
 		return failure
 	}
@@ -145,7 +145,7 @@ func (e *engines) post(ctx context.Context, w load.Worker, tokenFile string) ans
 	// Asking twice grants one lease, so the transport may try again when the engine closed an idle connection under the
 	// request. An empty value says so without going on the wire.
 	req.Header["Idempotency-Key"] = nil
-	resp, err := e.via(&w, false).RoundTrip(req)
+	resp, err := e.via(w, false).RoundTrip(req)
 	if err != nil {
 		return unanswered(req, err)
 	}

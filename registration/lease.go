@@ -4,13 +4,15 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
 // lease keeps one worker's engine reporting to this monitor, from the moment it is known to push its load until the worker
-// is removed or changes; of a worker that is fed in another way, or not yet, it only shows that. Its loop asks, digests the answer, and waits for the next time to ask:
+// is removed or changes; of a worker that is fed in another way, or not yet, it only shows that. Its loop asks, digests the
+// answer, and plans when to ask next:
 //
 //	Pending ──► Leased ──renewed in time──► Leased
 //	   │           │ failed
@@ -20,24 +22,23 @@ import (
 // What is shown says what the last request came to; a lease that still lives during Retrying or Refused keeps the
 // engine's reports coming, and nothing here stands in their way.
 type lease struct {
+	loop loop
+
 	// immutable
-	worker    load.Worker
+	worker    *load.Worker
 	tokenFile string
 	engines   *engines
 	sink      Sink
 	log       *slog.Logger
 	counts    *leaseCounts
-	ctx       context.Context
-	stop      context.CancelFunc
-	nudges    chan struct{} // one slot
-	ended     chan struct{} // closed when run has returned
 
-	before *lease // the loop that had this id before; set before run starts, nil once it has ended
+	nudged atomic.Bool // since the last request began
 
 	mu    sync.Mutex
-	shown status
+	shown status // guarded by mu
 
-	// used only by run
+	// used only by turns
+	plan      plan
 	expires   time.Time // of the lease; zero: none is held
 	lost      bool      // the last lease ran out and there is no new one
 	failures  int       // in a row
@@ -64,26 +65,17 @@ const (
 	logRefused               // the engine refused: something must be done
 )
 
-// plan is when to ask next.
-type plan struct {
-	at time.Time
-	// earliest is when a nudge may bring it about; zero: nudges change nothing.
-	earliest time.Time
-}
-
-func newLease(ctx context.Context, r *Registry, t *target, c *choice) *lease {
+func newLease(r *Registry, t *target, c *choice) *lease {
 	l := &lease{
-		worker:    c.worker,
+		worker:    &c.worker,
 		tokenFile: t.tokenFile,
 		engines:   r.engines,
 		sink:      r.opts.Sink,
-		log:       r.log.With("worker", t.worker.ID, "url", t.worker.URL),
+		log:       r.log,
 		counts:    &r.leases,
-		nudges:    make(chan struct{}, 1),
-		ended:     make(chan struct{}),
 		shown:     status{state: load.RegistrationPending},
 	}
-	l.ctx, l.stop = context.WithCancel(ctx)
+	l.loop = newLoop(l.turn)
 	switch {
 	case c.worker.Conflict != "":
 		l.shown = status{state: load.RegistrationConflict, reason: c.worker.Conflict}
@@ -95,57 +87,78 @@ func newLease(ctx context.Context, r *Registry, t *target, c *choice) *lease {
 	return l
 }
 
-// run keeps the lease until the worker is removed or changes, or registration ends.
-func (l *lease) run() {
-	defer close(l.ended)
-	defer l.stop()
-	if l.before != nil {
-		<-l.before.ended
-		l.before = nil
-	}
-	if l.ctx.Err() != nil {
-		return
-	}
-	first := l.status()
-	l.note = first.reason
-	l.sink.SetNote(l.worker.ID, first.reason) // replaces what the loop before may have left
-	if l.worker.Conflict != "" || l.worker.Transport != load.TransportPush {
-		return
+// turn asks if it is time to, and sees to a lease that ran out and to nudges.
+func (l *lease) turn(ctx context.Context) (next time.Time, ok bool) {
+	if l.plan.at.IsZero() && !l.first() {
+		return time.Time{}, false
 	}
 	for {
-		next, ok := l.runOnce()
-		if !ok || !l.wait(next) {
-			return
+		now := time.Now()
+		l.expire(now)
+		if l.nudged.Load() && l.plan.pull() {
+			l.counts.nudges.Add(1)
 		}
+		if now.Before(l.plan.at) {
+			break
+		}
+		if !l.ask(ctx) {
+			return time.Time{}, false
+		}
+	}
+	next = l.plan.at
+	if !l.expires.IsZero() && l.expires.Before(next) {
+		next = l.expires
+	}
+	return next, true
+}
+
+// first shows the worker's state before anything was asked. It reports false when nothing is to be asked.
+func (l *lease) first() bool {
+	l.note = l.status().reason
+	l.sink.SetNote(l.worker.ID, l.note) // replaces what the loop before may have left
+	return l.worker.Conflict == "" && l.worker.Transport == load.TransportPush
+}
+
+// logger is made when there is something to say: there are thousands of leases, and few ever have.
+func (l *lease) logger() *slog.Logger { return l.log.With("worker", l.worker.ID, "url", l.worker.URL) }
+
+// nudge makes the loop renew soon instead of at its time. It never blocks.
+func (l *lease) nudge() {
+	if !l.nudged.Swap(true) {
+		l.loop.wake()
 	}
 }
 
-// runOnce asks the engine once and shows what came of it. It reports false when the loop is to end.
-func (l *lease) runOnce() (plan, bool) {
-	select {
-	case <-l.nudges: // this request is what it asks for
-	default:
+// ask asks the engine once, shows what came of it, and plans the next time. It reports false when the loop is to end.
+func (l *lease) ask(ctx context.Context) bool {
+	if l.plan.nudged {
+		l.moved++
+	} else if !l.nudged.Load() {
+		l.moved = 0
 	}
+	l.nudged.Store(false) // this request is what nudges ask for
 	why := firstTry
 	if l.failures > 0 {
 		why = nextTry
 	} else if !l.expires.IsZero() {
 		why = renewal
 	}
-	a, sent := l.engines.start(l.ctx, l.worker, l.tokenFile, why)
-	if l.ctx.Err() != nil {
-		return plan{}, false
+	a, sent := l.engines.start(ctx, l.worker, l.tokenFile, why)
+	if ctx.Err() != nil {
+		return false
 	}
 	now := time.Now()
 	l.expire(now)
 	if a.outcome == granted {
 		if p, ok := l.grant(a, sent, now); ok {
-			return p, true
+			l.plan = p
+			return true
 		}
 		a.outcome = shortLease
 		a.reason = "the engine grants a lease too short for the report interval: lower the interval, or raise its limit"
 	}
-	return l.fail(a, now), true
+	l.plan = l.fail(a, now)
+	return true
 }
 
 // grant takes a lease. It reports false when the lease cannot be kept.
@@ -197,43 +210,6 @@ func (l *lease) fail(a answer, now time.Time) plan {
 	l.failures++
 	l.show(s)
 	return plan{at: now.Add(wait)}
-}
-
-// wait sleeps until the plan's time and sees meanwhile to a lease that runs out and to nudges. It reports false when the
-// loop is to end.
-func (l *lease) wait(p plan) bool {
-	nudges := l.nudges
-	if p.earliest.IsZero() || !p.earliest.Before(p.at) {
-		nudges = nil
-	}
-	moved := false
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		now := time.Now()
-		l.expire(now)
-		if !now.Before(p.at) {
-			if moved {
-				l.moved++
-			} else if len(l.nudges) == 0 {
-				l.moved = 0
-			}
-			return true
-		}
-		wake := p.at
-		if !l.expires.IsZero() && l.expires.Before(wake) {
-			wake = l.expires
-		}
-		timer.Reset(wake.Sub(now))
-		select {
-		case <-l.ctx.Done():
-			return false
-		case <-timer.C:
-		case <-nudges:
-			l.counts.nudges.Add(1)
-			p.at, moved, nudges = p.earliest, true, nil
-		}
-	}
 }
 
 // expire notices that the lease has run out.

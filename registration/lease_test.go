@@ -199,7 +199,7 @@ func TestLease_RunsOutWithoutRenewal(t *testing.T) {
 func TestLease_TimeThatGoesBack(t *testing.T) {
 	r := mustNew(t, Options{Sink: newSink()})
 	spec := load.Worker{ID: "w", URL: "http://w:1", Origin: "w:1", Transport: load.TransportPush}
-	l := newLease(t.Context(), r, &target{worker: spec}, &choice{worker: spec})
+	l := newLease(r, &target{worker: spec}, &choice{worker: spec})
 	read := func() [3]float64 {
 		return [3]float64{
 			figure(t, r, "leases_granted_total", ""), figure(t, r, "leases_renewed_total", ""), figure(t, r, "leases_lost_total", ""),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/loadmonitor/loadmonitor/load"
@@ -13,27 +14,26 @@ import (
 // request under way at most. What an engine said stays until it says something else (case K2): a request that fails shows
 // that it failed and removes nothing.
 type probe struct {
+	loop loop
+
 	// immutable
-	worker  load.Worker // as configured
-	open    bool        // the worker is not fed before its engine has answered
+	worker  *load.Worker // as configured
+	open    bool         // the worker is not fed before its engine has answered
 	keyFile string
 	engines *engines
 	log     *slog.Logger
 	learned func() // what is known has changed; does not block
-	ctx     context.Context
-	stop    context.CancelFunc
-	nudges  chan struct{}          // one slot
-	asks    chan chan<- inspection // each has room for the answer
-	ended   chan struct{}          // closed when run has returned
 
-	before *probe // the loop that had this id before; set before run starts, nil once it has ended
+	nudged atomic.Bool // since the last request began
 
 	mu sync.Mutex
 	// guarded by mu
 	known   known
-	trouble string // of the newest request; empty: it was answered
+	trouble string              // of the newest request; empty: it was answered
+	asking  []chan<- inspection // who waits for the answer to the next request; each has room for it
 
-	// used only by run
+	// used only by turns
+	plan     plan
 	failures int       // in a row
 	failing  time.Time // when the first of them happened
 	moved    int       // requests that nudges brought about since one that came by itself
@@ -55,20 +55,17 @@ type known struct {
 // decided reports whether the engine's word on what is not configured is known, or is known not to come.
 func (k *known) decided() bool { return k.told || k.silent }
 
-func newProbe(ctx context.Context, r *Registry, t *target, k known) *probe {
+func newProbe(r *Registry, t *target, k known) *probe {
 	p := &probe{
-		worker:  t.worker,
+		worker:  &t.worker,
 		open:    t.open(),
 		keyFile: t.apiKeyFile,
 		engines: r.engines,
-		log:     r.log.With("worker", t.worker.ID, "url", t.worker.URL),
+		log:     r.log,
 		learned: r.learn,
-		nudges:  make(chan struct{}, 1),
-		asks:    make(chan chan<- inspection),
-		ended:   make(chan struct{}),
 		known:   k,
 	}
-	p.ctx, p.stop = context.WithCancel(ctx)
+	p.loop = newLoop(p.turn)
 	return p
 }
 
@@ -93,63 +90,73 @@ func (p *probe) error() string {
 
 // nudge makes the loop ask soon instead of at its time. It never blocks.
 func (p *probe) nudge() {
-	select {
-	case p.nudges <- struct{}{}:
-	default:
+	if !p.nudged.Swap(true) {
+		p.loop.wake()
 	}
 }
 
 // ask returns the engine's answer to a request that begins after the call, on a new connection.
 func (p *probe) ask(ctx context.Context) (inspection, error) {
 	answer := make(chan inspection, 1)
-	select {
-	case p.asks <- answer:
-	case <-ctx.Done():
-		return inspection{}, ctx.Err()
-	case <-p.ended:
-		return inspection{}, load.ErrWorkerRemoved
-	}
+	p.mu.Lock()
+	p.asking = append(p.asking, answer)
+	p.mu.Unlock()
+	p.loop.wake()
 	select {
 	case in := <-answer:
 		return in, nil
 	case <-ctx.Done():
 		return inspection{}, ctx.Err()
-	case <-p.ended:
+	case <-p.loop.ended:
 		return inspection{}, load.ErrWorkerRemoved
 	}
 }
 
-// run asks until the worker is removed or moves, or registration ends. Two workers with one address are not asked.
-func (p *probe) run() {
-	defer close(p.ended)
-	defer p.stop()
-	if p.before != nil {
-		<-p.before.ended
-		p.before = nil
-	}
+// takeAsking returns who waits for an answer; the next request is for them.
+func (p *probe) takeAsking() []chan<- inspection {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	asking := p.asking
+	p.asking = nil
+	return asking
+}
+
+// turn asks if it is time to, or if somebody waits for the answer, and sees to nudges. Two workers with one address are
+// not asked.
+func (p *probe) turn(ctx context.Context) (next time.Time, ok bool) {
 	if p.worker.Conflict != "" {
-		return
+		return time.Time{}, false
 	}
-	var waiting chan<- inspection
-	for p.ctx.Err() == nil {
-		in := p.once(waiting != nil)
-		if p.ctx.Err() != nil {
-			return
+	for {
+		if p.nudged.Load() {
+			p.plan.pull()
 		}
-		next := p.digest(&in, time.Now())
-		if waiting != nil {
-			waiting <- in
+		asking := p.takeAsking()
+		now := time.Now()
+		if len(asking) == 0 {
+			if now.Before(p.plan.at) {
+				return p.plan.at, true
+			}
+			if p.plan.nudged {
+				p.moved++
+			} else if !p.nudged.Load() {
+				p.moved = 0
+			}
 		}
-		waiting = p.wait(next)
+		in := p.once(ctx, len(asking) > 0)
+		if ctx.Err() != nil {
+			return time.Time{}, false
+		}
+		p.plan = p.digest(&in, time.Now())
+		for _, answer := range asking {
+			answer <- in
+		}
 	}
 }
 
 // once asks the engine. fresh says that somebody waits for the answer.
-func (p *probe) once(fresh bool) inspection {
-	select {
-	case <-p.nudges: // this request is what it asks for
-	default:
-	}
+func (p *probe) once(ctx context.Context, fresh bool) inspection {
+	p.nudged.Store(false) // this request is what nudges ask for
 	why := firstTry
 	switch {
 	case fresh:
@@ -159,7 +166,7 @@ func (p *probe) once(fresh bool) inspection {
 	case p.state().told:
 		why = renewal
 	}
-	return p.engines.inspect(p.ctx, &p.worker, p.keyFile, why, fresh)
+	return p.engines.inspect(ctx, p.worker, p.keyFile, why, fresh)
 }
 
 // digest keeps what an answer says and decides when to ask again.
@@ -236,41 +243,14 @@ func (p *probe) complain(in *inspection, matters bool) {
 	if in.outcome == unsupported { // older engines have none
 		level = slog.LevelInfo
 	}
-	p.log.Log(p.ctx, level, "the engine does not say what it is; asked again from time to time", "reason", in.reason)
+	p.logger().Log(context.Background(), level, "the engine does not say what it is; asked again from time to time", "reason", in.reason)
 }
+
+func (p *probe) logger() *slog.Logger { return p.log.With("worker", p.worker.ID, "url", p.worker.URL) }
 
 func (p *probe) recovered() {
 	if p.logged {
 		p.logged = false
-		p.log.Info("the engine says what it is")
-	}
-}
-
-// wait sleeps until it is time to ask. It returns who waits for the answer, if that is why.
-func (p *probe) wait(next plan) (waiting chan<- inspection) {
-	nudges := p.nudges
-	if !next.earliest.Before(next.at) {
-		nudges = nil
-	}
-	moved := false
-	timer := time.NewTimer(time.Until(next.at))
-	defer timer.Stop()
-	for {
-		select {
-		case <-p.ctx.Done():
-			return nil
-		case waiting = <-p.asks:
-			return waiting
-		case <-timer.C:
-			if moved {
-				p.moved++
-			} else if len(p.nudges) == 0 {
-				p.moved = 0
-			}
-			return nil
-		case <-nudges:
-			nudges, moved = nil, true
-			timer.Reset(max(0, time.Until(next.earliest)))
-		}
+		p.logger().Info("the engine says what it is")
 	}
 }

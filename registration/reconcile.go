@@ -26,18 +26,18 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 	choices := make([]*choice, len(targets))
 	byID := make(map[string]*entry, len(targets))
 	workers := make([]load.Worker, len(targets))
-	var leases []*lease
+	var leases []*lease // that begin
 	var probes []*probe
 	for i, t := range targets {
 		old := r.byID[t.worker.ID] // only this goroutine changes byID
-		e := r.entry(ctx, t, old)
+		e := r.entry(t, old)
 		if old == nil || old.probe != e.probe {
 			probes = append(probes, e.probe)
 		}
 		if old != nil && sameLease(old, e) {
 			e.lease = old.lease
 		} else {
-			e.lease = newLease(ctx, r, t, e.choice)
+			e.lease = newLease(r, t, e.choice)
 			leases = append(leases, e.lease)
 		}
 		switch {
@@ -62,11 +62,11 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 			removed++
 		}
 		if now == nil || now.probe != old.probe {
-			old.probe.stop()
+			old.probe.loop.stop()
 			endedProbes = append(endedProbes, old.probe)
 		}
 		if now == nil || now.lease != old.lease {
-			old.lease.stop()
+			old.lease.loop.stop()
 			ended = append(ended, old.lease)
 		}
 	}
@@ -82,28 +82,22 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 	r.mu.Lock()
 	r.entries, r.byID = entries, byID
 	for _, l := range ended {
-		if !hasEnded(l.ended) {
-			r.ending[l.worker.ID] = l
+		if !l.loop.over() {
+			r.endingLeases[l.worker.ID] = &l.loop
 		}
 	}
 	for _, p := range endedProbes {
-		if !hasEnded(p.ended) {
-			r.endingProbes[p.worker.ID] = p
+		if !p.loop.over() {
+			r.endingProbes[p.worker.ID] = &p.loop
 		}
-	}
-	for _, l := range leases {
-		l.before = r.ending[l.worker.ID]
-	}
-	for _, p := range probes {
-		p.before = r.endingProbes[p.worker.ID]
 	}
 	r.mu.Unlock()
 
 	for _, l := range leases {
-		loops.Go(func() { l.run(); r.forget(l) })
+		r.start(ctx, &l.loop, r.endingLeases, l.worker.ID, loops)
 	}
 	for _, p := range probes {
-		loops.Go(func() { p.run(); r.forgetProbe(p) })
+		r.start(ctx, &p.loop, r.endingProbes, p.worker.ID, loops)
 	}
 	if added+changed+removed > 0 {
 		r.changes.added.Add(uint64(added))
@@ -117,31 +111,20 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 	}
 }
 
-// forget drops a loop that has ended from those that a later loop of the same id would wait for.
-func (r *Registry) forget(l *lease) {
+// start starts a loop of a worker, after the one that it had before, if that is still among those that are ending.
+func (r *Registry) start(ctx context.Context, l *loop, ending map[string]*loop, id string, loops *sync.WaitGroup) {
 	r.mu.Lock()
-	if r.ending[l.worker.ID] == l {
-		delete(r.ending, l.worker.ID)
-	}
+	before := ending[id]
 	r.mu.Unlock()
-}
-
-func (r *Registry) forgetProbe(p *probe) {
-	r.mu.Lock()
-	if r.endingProbes[p.worker.ID] == p {
-		delete(r.endingProbes, p.worker.ID)
-	}
-	r.mu.Unlock()
-}
-
-// hasEnded reports whether a loop has returned, by the channel that it closes.
-func hasEnded(ended <-chan struct{}) bool {
-	select {
-	case <-ended:
-		return true
-	default:
-		return false
-	}
+	loops.Add(1)
+	l.start(ctx, before, func() {
+		defer loops.Done()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if ending[id] == l {
+			delete(ending, id)
+		}
+	})
 }
 
 // targetsLocked lists what every source says.
@@ -167,15 +150,15 @@ func (r *Registry) claimedLocked() int {
 }
 
 // entry makes the entry of a worker, with what goes on of old, the one of the same id before, if any. Its lease is not set.
-func (r *Registry) entry(ctx context.Context, t *target, old *entry) *entry {
+func (r *Registry) entry(t *target, old *entry) *entry {
 	e := &entry{target: t}
 	switch {
 	case old != nil && sameProbe(old.target, t):
 		e.probe = old.probe
 	case old != nil && old.target.worker.URL == t.worker.URL:
-		e.probe = newProbe(ctx, r, t, old.probe.state())
+		e.probe = newProbe(r, t, old.probe.state())
 	default:
-		e.probe = newProbe(ctx, r, t, known{})
+		e.probe = newProbe(r, t, known{})
 	}
 	e.known = e.probe.state()
 	if old != nil && old.known == e.known && old.target.describes(t) {

@@ -99,9 +99,8 @@ type Registry struct {
 	next    *pass                // takes in all that is changed from now on
 	entries []*entry             // as of the last pass, sorted by id; replaced, never changed in place
 	byID    map[string]*entry    // the same; written by Run only
-	ending  map[string]*lease    // by id: loops that were stopped and have not returned yet
-	// endingProbes is the same of probes.
-	endingProbes map[string]*probe
+	// By id: loops that were stopped and are not over yet.
+	endingLeases, endingProbes map[string]*loop
 
 	// used only by Run
 	discovered bool // the sink has a first set
@@ -162,9 +161,9 @@ func New(o Options) (*Registry, error) {
 		waiting: make(map[string]struct{}),
 		next:    newPass(),
 		byID:    make(map[string]*entry),
-		ending:  make(map[string]*lease),
 
-		endingProbes: make(map[string]*probe),
+		endingLeases: make(map[string]*loop),
+		endingProbes: make(map[string]*loop),
 	}
 	for name := range o.Discoverers {
 		r.waiting[name] = struct{}{}
@@ -260,6 +259,10 @@ func (r *Registry) Run(ctx context.Context) error {
 		took = last.Sub(began)
 	}
 	cancel()
+	for _, e := range r.byID {
+		e.lease.loop.stop()
+		e.probe.loop.stop()
+	}
 	loops.Wait()
 	r.engines.close()
 	return nil

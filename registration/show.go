@@ -30,9 +30,6 @@ func (l *lease) show(s status) {
 	}
 	l.shown = s
 	l.mu.Unlock()
-	if l.ctx.Err() != nil {
-		return
-	}
 	if l.note != s.reason {
 		l.note = s.reason
 		l.sink.SetNote(l.worker.ID, s.reason)
@@ -40,13 +37,13 @@ func (l *lease) show(s status) {
 	switch {
 	case s.state == load.RegistrationLeased && l.announced != logSilent:
 		l.announced = logSilent
-		l.log.Info("worker is registered again")
+		l.logger().Info("worker is registered again")
 	case s.state == load.RegistrationRetrying && l.announced < logTrouble:
 		l.announced = logTrouble
-		l.log.Warn("worker cannot be registered; trying again", "reason", s.reason)
+		l.logger().Warn("worker cannot be registered; trying again", "reason", s.reason)
 	case s.state == load.RegistrationRefused && l.announced < logRefused:
 		l.announced = logRefused
-		l.log.Warn("the engine refuses to report here", "reason", s.reason)
+		l.logger().Warn("the engine refuses to report here", "reason", s.reason)
 	}
 }
 

@@ -238,7 +238,7 @@ func TestSockets_ClosedIdleConnectionIsNoFailure(t *testing.T) {
 	r := mustNew(t, Options{})
 	w := load.Worker{URL: "http://" + addr, Origin: addr}
 	for range 5 {
-		if a, _ := r.engines.start(t.Context(), w, "", renewal); a.outcome != granted {
+		if a, _ := r.engines.start(t.Context(), &w, "", renewal); a.outcome != granted {
 			t.Fatalf("%+v", a)
 		}
 	}
@@ -265,7 +265,7 @@ func TestSockets_ConnectionIsKeptForAddressesAndNotForNames(t *testing.T) {
 		origin := tt.host + ":" + port
 		r := mustNew(t, Options{})
 		for range 3 {
-			if a, _ := r.engines.start(t.Context(), load.Worker{URL: "http://" + origin, Origin: origin}, "", renewal); a.outcome != granted {
+			if a, _ := r.engines.start(t.Context(), &load.Worker{URL: "http://" + origin, Origin: origin}, "", renewal); a.outcome != granted {
 				t.Fatalf("%s: %+v", tt.host, a)
 			}
 		}

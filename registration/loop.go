@@ -1,0 +1,122 @@
+package registration
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// loop takes turns, one at a time, until it is stopped. Each turn runs in a goroutine of its own and says when the next one
+// is due. Between two there is only a timer: thousands of loops wait, and the stack on which a request to an engine runs is
+// kept for none of them.
+type loop struct {
+	// immutable once started
+	turn   func(context.Context) (next time.Time, ok bool) // false: there is no next one
+	ended  chan struct{}                                   // closed after the last turn
+	ctx    context.Context
+	before *loop  // must have ended before the first turn; nil: none
+	done   func() // called after the last turn
+
+	mu sync.Mutex
+	// guarded by mu
+	timer   *time.Timer        // begins the next turn; nil: not started
+	cancel  context.CancelFunc // of the turn under way; nil: none is
+	again   bool               // another turn is due when that one ends
+	stopped bool
+}
+
+func newLoop(turn func(context.Context) (time.Time, bool)) loop {
+	return loop{turn: turn, ended: make(chan struct{})}
+}
+
+// start begins the turns, the first one when before has ended. done is called after the last one.
+func (l *loop) start(ctx context.Context, before *loop, done func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ctx, l.before, l.done = ctx, before, done
+	l.timer = time.AfterFunc(0, l.run)
+}
+
+// wake brings the next turn about now, or at the end of the one that is under way. It never blocks.
+func (l *loop) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.again = true
+	if l.timer != nil && l.timer.Stop() {
+		go l.run()
+	}
+}
+
+// stop lets no further turn begin and cancels the context of the one that is under way. It does not wait for its end.
+func (l *loop) stop() {
+	l.mu.Lock()
+	l.stopped = true
+	if l.cancel != nil {
+		l.cancel()
+	}
+	idle := l.timer.Stop()
+	l.mu.Unlock()
+	if idle {
+		l.end()
+	}
+}
+
+// run takes a turn, and further ones that are due at its end.
+func (l *loop) run() {
+	if l.before != nil {
+		<-l.before.ended
+		l.before = nil
+	}
+	l.mu.Lock()
+	for !l.stopped {
+		ctx, cancel := context.WithCancel(l.ctx)
+		l.cancel, l.again = cancel, false
+		l.mu.Unlock()
+		next, ok := l.turn(ctx)
+		cancel()
+		l.mu.Lock()
+		l.cancel = nil
+		if !ok {
+			break
+		}
+		if !l.again && !l.stopped {
+			l.timer.Reset(time.Until(next))
+			l.mu.Unlock()
+			return
+		}
+	}
+	l.mu.Unlock()
+	l.end()
+}
+
+func (l *loop) end() {
+	close(l.ended)
+	l.done()
+}
+
+// over reports whether the last turn has ended.
+func (l *loop) over() bool {
+	select {
+	case <-l.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// plan is when to ask next, and what may bring that forward.
+type plan struct {
+	at time.Time
+	// earliest is when a nudge may bring it about; zero, or not before at: nudges change nothing.
+	earliest time.Time
+	nudged   bool // at is earliest
+}
+
+// pull brings the plan forward for a nudge, once, and reports whether it did.
+func (p *plan) pull() bool {
+	if p.nudged || p.earliest.IsZero() || !p.earliest.Before(p.at) {
+		return false
+	}
+	p.at, p.nudged = p.earliest, true
+	return true
+}
