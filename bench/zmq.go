@@ -77,7 +77,7 @@ func (b *bench) zmq1024(row *result.Row) error { return b.zmqRow(row, socketLoad
 func (b *bench) zmq8192(row *result.Row) error { return b.zmqRow(row, socketLoad{8192, 1}) }
 
 func (b *bench) zmqRow(row *result.Row, l socketLoad) error {
-	row.What, row.Unit, row.Against = "CPU per message bridged from ZMQ", "µs", "a loop in C that receives from as many sockets"
+	row.What, row.Unit, row.Against = "CPU per message bridged from ZMQ", "µs", "a loop in C that receives from as many sockets, and the decoder"
 	var note string
 	var err error
 	if l.sockets, note, err = heldSockets(l.sockets); err != nil {

@@ -19,7 +19,7 @@ const (
 	Poller   Kind = "poller"   // gets a page over HTTP and reads it as Prometheus text, again and again
 
 	Bridge     Kind = "bridge"     // the product: load from ZMQ sockets
-	ZMQLoop    Kind = "zmq loop"   // a loop in C that receives from ZMQ sockets and drops what it gets
+	ZMQLoop    Kind = "zmq loop"   // a loop in C that receives from ZMQ sockets; what it gets is decoded and dropped
 	Publishers Kind = "publishers" // what the two above receive from
 )
 

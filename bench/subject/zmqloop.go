@@ -2,15 +2,17 @@ package subject
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/loadmonitor/loadmonitor/bridge/zmq"
 	"github.com/loadmonitor/loadmonitor/bridge/zmq/zmqtest"
 )
 
-// zmqLoop is the least that a program can do to receive from as many sockets. It measures by itself, once: before it has,
-// its stats are zero.
+// zmqLoop is the least that a program can do to receive from as many sockets and decode what comes. It measures by itself,
+// once: before it has, its stats are zero.
 type zmqLoop struct {
 	delays
 	c     Config
@@ -19,9 +21,18 @@ type zmqLoop struct {
 
 func (z *zmqLoop) run(ctx context.Context, ready func(addr string)) error {
 	ready("")
-	u, err := zmqtest.BareReceive(z.c.Endpoints, time.Duration(z.c.WarmMs)*time.Millisecond, time.Duration(z.c.WindowMs)*time.Millisecond)
+	decoder, decoded, failed := zmq.NewDecoder(), zmq.Decoded{}, 0
+	u, err := zmqtest.BareReceive(z.c.Endpoints, time.Duration(z.c.WarmMs)*time.Millisecond, time.Duration(z.c.WindowMs)*time.Millisecond,
+		func(payload []byte) {
+			if decoder.Payload(payload, &decoded) != nil {
+				failed++
+			}
+		})
 	if err != nil {
 		return err
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d messages could not be decoded", failed)
 	}
 	z.usage.Store(&u)
 	<-ctx.Done()
