@@ -72,6 +72,7 @@ type Aggregator struct {
 	reordered  bool      // order changed since the last publication
 	removed    []*worker // since the last publication
 	dirty      []*worker // content to publish
+	looks      bool      // the publisher looks at dirty when the publish interval is over, unasked
 	refreshed  []*worker // marks to publish
 	deadlines  deadlines
 	scratch    scratch

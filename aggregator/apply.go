@@ -139,10 +139,7 @@ func (a *Aggregator) keepRanksLocked(w *worker, r *load.Report, now load.Instant
 		s.expired = false
 	}
 	if over {
-		w.anomalies |= load.OverCapacity
 		a.counts.overCapacity.Add(1)
-	} else {
-		w.anomalies &^= load.OverCapacity
 	}
 	if changed {
 		if w.shared {

@@ -33,7 +33,8 @@ func (a *Aggregator) applyRankLocked(st *load.Stream, r *load.RankReport, now lo
 		return err
 	}
 	b := a.streams[st]
-	if b == nil {
+	bound := b != nil
+	if !bound {
 		w, err := a.dialledLocked(st, r.WorkerID)
 		if err != nil {
 			return err
@@ -60,7 +61,7 @@ func (a *Aggregator) applyRankLocked(st *load.Stream, r *load.RankReport, now lo
 		return fmt.Errorf("worker %s rank %d: %w", w.spec.ID, r.Load.DPRank, err)
 	}
 	a.counts.gaps.Add(gap - min(gap, r.Conflated))
-	if a.streams[st] == nil {
+	if !bound {
 		a.streams[st] = b
 		if w.sockets == nil {
 			w.sockets = make(map[*load.Stream]struct{}, len(w.ranks))
@@ -115,12 +116,6 @@ func (a *Aggregator) keepRankLocked(w *worker, i int, r *load.RankReport, now lo
 		w.ranks, w.shared = slices.Clone(w.ranks), false
 	}
 	w.ranks[i] = load.Rank{Load: *in, SampleAgeMs: -1}
-	w.anomalies &^= load.OverCapacity
-	for j := range w.ranks {
-		if validator.OverCapacity(&w.ranks[j].Load) {
-			w.anomalies |= load.OverCapacity
-		}
-	}
 	a.markDirtyLocked(w)
 }
 
@@ -163,10 +158,5 @@ func byNumber(r load.Rank, n int32) int { return int(r.Load.DPRank) - int(n) }
 
 // noteConflict shows on the worker that two publishers share one of its ranks.
 func (w *worker) noteConflict() {
-	w.anomalies &^= load.SourceConflict
-	for i := range w.state {
-		if w.state[i].conflict {
-			w.anomalies |= load.SourceConflict
-		}
-	}
+	w.conflict = slices.ContainsFunc(w.state, func(s rankState) bool { return s.conflict })
 }

@@ -97,3 +97,44 @@ func BenchmarkPublish(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkApplyRank takes messages of single ranks and publishes after each fifty, as the publisher does beside 1,024
+// sockets of 10 Hz. The ranks of a worker follow one another, or all workers' ranks come mixed.
+func BenchmarkApplyRank(b *testing.B) {
+	const workers, ranks = 128, 8
+	for _, mixed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("mixed=%v", mixed), func(b *testing.B) {
+			a, err := New(Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			set, streams := make([]load.Worker, workers), make([]*load.Stream, workers*ranks)
+			for i := range set {
+				set[i] = w(1, func(x *load.Worker) {
+					x.ID, x.Transport, x.ExpectedRanks = fmt.Sprintf("w%05d", i), load.TransportZMQ, ranks
+					x.Origin = fmt.Sprintf("127.0.0.%d:30000", i)
+					x.URL = "http://" + x.Origin
+				})
+			}
+			for i := range streams {
+				streams[i] = load.NewStream(load.TransportZMQ)
+			}
+			a.SetWorkers(set)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				n := i % len(streams)
+				if mixed {
+					n = i * 389 % len(streams)
+				}
+				r := load.RankReport{WorkerID: set[n/ranks].ID, Sequence: int64(i / len(streams)), Load: rank(int32(n % ranks))}
+				r.Load.SetInt(load.NumRunningReqs, r.Sequence%100)
+				if err := a.ApplyRank(streams[n], &r); err != nil {
+					b.Fatal(err)
+				}
+				if i%50 == 49 {
+					a.publish(false)
+				}
+			}
+		})
+	}
+}

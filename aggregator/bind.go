@@ -58,8 +58,8 @@ func (a *Aggregator) findLocked(st *load.Stream, r *load.Report) (*worker, error
 		return nil, a.turnAwayLocked(w, err)
 	}
 	if slices.Contains(w.retired, r.SourceInstance) {
-		if w.anomalies&load.SourceConflict == 0 {
-			w.anomalies |= load.SourceConflict
+		if !w.conflict {
+			w.conflict = true
 			a.markDirtyLocked(w)
 		}
 		return nil, a.turnAwayLocked(w, fmt.Errorf("source instance %q: %w", r.SourceInstance, load.ErrRetiredSource))
@@ -108,7 +108,7 @@ func (a *Aggregator) bindLocked(st *load.Stream, w *worker, r *load.Report) {
 		w.retired = append(w.retired, w.source)
 		w.restarts++
 		a.doubtLocked(w)
-		w.anomalies &^= load.SourceConflict
+		w.conflict = false
 		for i := range w.state {
 			w.state[i].prefillSeen, w.state[i].prefill = false, prefill{}
 		}

@@ -13,6 +13,10 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 		w.ranks = slices.Clone(w.ranks)
 	}
 	reported := uint32(0)
+	var anomalies load.Anomalies
+	if w.conflict {
+		anomalies |= load.SourceConflict
+	}
 	for i := range w.ranks {
 		r, s := &w.ranks[i], &w.state[i]
 		r.Received = s.Received
@@ -25,6 +29,9 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 		if s.Received != 0 {
 			reported++
 		}
+		if validator.OverCapacity(&r.Load) {
+			anomalies |= load.OverCapacity
+		}
 	}
 	ranks := w.ranks
 	if w.spec.ExpectedRanks > len(ranks) && len(ranks) > 0 {
@@ -35,7 +42,7 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 	st := &load.WorkerStatus{
 		Worker:           w.spec,
 		Handle:           w.handle,
-		Anomalies:        w.anomalies,
+		Anomalies:        anomalies,
 		SourceInstance:   w.source,
 		Sequence:         w.sequence,
 		Restarts:         w.restarts,

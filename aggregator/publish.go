@@ -43,6 +43,7 @@ func (a *Aggregator) step(now load.Instant) load.Instant {
 	a.mu.Lock()
 	expiry := a.expireLocked(now)
 	content := len(a.dirty) > 0 || a.reordered
+	a.looks = content
 	marks := len(a.refreshed) > 0
 	doubts := a.takeDoubtsLocked()
 	a.mu.Unlock()
@@ -53,7 +54,7 @@ func (a *Aggregator) step(now load.Instant) load.Instant {
 	if content && now >= publishAt || marks && now >= refreshAt {
 		a.publish(marks && now >= refreshAt)
 		p.lastPublish = now
-		content = false
+		content = true // what comes from now on is looked at then, without a wake-up
 		if marks && now >= refreshAt {
 			p.lastRefresh, marks = now, false
 		}
@@ -103,7 +104,7 @@ func (a *Aggregator) publish(marks bool) {
 
 	a.mu.Lock()
 	dirty := a.dirty
-	a.dirty = p.dirty[:0]
+	a.dirty, a.looks = p.dirty[:0], true
 	var refreshed []*worker
 	if marks {
 		refreshed = a.refreshed

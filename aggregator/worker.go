@@ -30,7 +30,7 @@ type worker struct {
 	unreachable bool
 	turnedAway  string // why the newest stream that was turned away may not feed it; "" once a report is accepted
 	refused     string // why the newest report was refused; "" once one is accepted
-	anomalies   load.Anomalies
+	conflict    bool   // another publisher tries to feed the same (rules ID4 and SEQ2)
 
 	// Ranks of the newest report that had some, sorted; state[i] belongs to ranks[i]. The slice ranks is shared with
 	// snapshots once published, so that a report with new values writes into a new one.
@@ -82,7 +82,7 @@ func (a *Aggregator) markDirtyLocked(w *worker) {
 	}
 	w.isDirty = true
 	a.dirty = append(a.dirty, w)
-	if len(a.dirty) == 1 {
+	if len(a.dirty) == 1 && !a.looks {
 		a.wakeUp()
 	}
 }
