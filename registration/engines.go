@@ -19,7 +19,8 @@ import (
 const (
 	// maxAnswerBytes bounds what is read of an engine's answer, its header included.
 	maxAnswerBytes = 64 << 10
-	// maxIdle bounds the connections that are kept between two requests; the others are opened anew.
+	// maxIdle bounds the connections that are kept between two requests. Where there are more engines none is kept: each would
+	// be closed for another one before its engine is asked again.
 	maxIdle = 1024
 )
 
@@ -55,6 +56,8 @@ type engines struct {
 	dial        dialFunc        // of both transports
 
 	postSlots, probeSlots slots
+
+	crowd atomic.Bool // there are more engines than maxIdle
 
 	posts, probes [outcomes]atomic.Uint64
 }
@@ -166,7 +169,7 @@ func (e *engines) post(ctx context.Context, w *load.Worker, tokenFile string) an
 // via returns the transport for a request. A name may have moved (case L4): a connection that is kept would go on talking
 // to whoever had it before.
 func (e *engines) via(w *load.Worker, fresh bool) *http.Transport {
-	if _, err := netip.ParseAddr(hostOf(w.Origin)); err != nil || fresh {
+	if _, err := netip.ParseAddr(hostOf(w.Origin)); err != nil || fresh || e.crowd.Load() {
 		return e.fresh
 	}
 	return e.kept
