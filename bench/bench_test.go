@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 func tiny(t *testing.T) *bench {
-	return &bench{ctx: t.Context(), progress: io.Discard, size: size{name: "tiny", runs: 2, points: 1, warm: 100 * time.Millisecond, window: 200 * time.Millisecond}}
+	return &bench{ctx: t.Context(), progress: io.Discard, size: size{name: "tiny", runs: 2, points: 1, warm: 100 * time.Millisecond, window: time.Second}}
 }
 
 func TestMeasurements_MeasureSomething(t *testing.T) {

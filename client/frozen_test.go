@@ -53,7 +53,7 @@ func TestClient_FrozenLinkIsNoticedAndLeftBehind(t *testing.T) {
 	}
 	defer c.Close()
 
-	first := wait(t, c, 10*time.Second, atVersion(5))
+	first := wait(t, c, 10*time.Second, func(v *View) bool { return v.Link.Up && v.Version >= 5 })
 	p.Freeze()
 	down := wait(t, c, 10*time.Second, func(v *View) bool { return !v.Link.Up })
 	stale := wait(t, c, 10*time.Second, func(v *View) bool { return v.Summary.Fresh == 0 })

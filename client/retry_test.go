@@ -196,7 +196,12 @@ func TestClient_LinkSaysWhyTheMonitorRefuses(t *testing.T) {
 		refuse := func(why string) func(*session) error {
 			return func(*session) error { return status.Error(codes.ResourceExhausted, why) }
 		}
-		c, m := serve(t, Options{}, refuse("too many watchers"), refuse("too many watchers"), refuse("filter is too large"))
+		looked := make(chan struct{})
+		first := func(s *session) error {
+			<-looked
+			return refuse("too many watchers")(s)
+		}
+		c, m := serve(t, Options{}, first, refuse("too many watchers"), refuse("filter is too large"))
 		says := func(v *View, why string) {
 			t.Helper()
 			err := v.Link.Err
@@ -205,15 +210,16 @@ func TestClient_LinkSaysWhyTheMonitorRefuses(t *testing.T) {
 			}
 		}
 		before := c.View()
+		close(looked)
 		synctest.Wait()
 		select {
 		case <-before.Changed():
 		default:
 			t.Error("nobody is told that the monitor refuses")
 		}
-		first := c.View()
-		says(first, "too many watchers")
-		<-first.Changed()
+		refused := c.View()
+		says(refused, "too many watchers")
+		<-refused.Changed()
 		if m.tries() != 3 {
 			t.Errorf("told after %d tries: the second fails as the first did", m.tries())
 		}

@@ -253,8 +253,8 @@ func TestSockets_ConnectionIsKeptForAddressesAndNotForNamesNorInACrowd(t *testin
 	for _, tt := range []struct {
 		host  string
 		crowd bool
-		want  int32
-	}{{"127.0.0.1", false, 1}, {"127.0.0.1", true, 3}, {"localhost", false, 3}} {
+		kept  bool
+	}{{"127.0.0.1", false, true}, {"127.0.0.1", true, false}, {"localhost", false, false}} {
 		var conns atomic.Int32
 		srv := httptest.NewUnstartedServer(&fakeEngine{})
 		srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
@@ -274,8 +274,9 @@ func TestSockets_ConnectionIsKeptForAddressesAndNotForNamesNorInACrowd(t *testin
 		}
 		r.engines.close()
 		srv.Close()
-		if n := conns.Load(); n != tt.want {
-			t.Errorf("%s: %d connections for 3 requests, want %d", tt.host, n, tt.want)
+		// net/http drops a connection whose writer is late, so one of three may be new even where they are kept.
+		if n := conns.Load(); (n < 3) != tt.kept {
+			t.Errorf("%s, crowd %v: %d connections for 3 requests, kept: want %v", tt.host, tt.crowd, n, tt.kept)
 		}
 	}
 }

@@ -219,6 +219,11 @@ func start(t *testing.T, opts Options) *running {
 	r.stop = stop
 	go func() { r.done <- s.Run(ctx) }()
 	t.Cleanup(func() { r.shutdown() })
+	if r.snap.Current().Snapshot.State != load.FleetWarmingUp {
+		for p, changed := s.ready.phase(); p == warmingUp; p, _ = s.ready.phase() {
+			next(t, changed, "readiness")
+		}
+	}
 	return r
 }
 

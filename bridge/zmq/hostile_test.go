@@ -241,7 +241,10 @@ func TestBridge_HostilePeers(t *testing.T) {
 					t.Errorf("%v messages rejected because of %s, want only %q", n, r, c.rejected)
 				}
 			}
-			if n := s.ended; n > 0 && metric(t, b, "zmq_connects_total") < 2 {
+			s.mu.Lock()
+			n := s.ended
+			s.mu.Unlock()
+			if n > 0 && metric(t, b, "zmq_connects_total") < 2 {
 				t.Errorf("%d streams ended", n)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 
 // The life of a fleet with a fifth of the default window: kill -9 and SIGSTOP make workers stale within the window, which a
 // waiting watch learns unprompted, give or take what a busy machine needs to run it; a new start makes them fresh again
-// within 7 s and counts a restart, SIGCONT within 2 s and counts none.
+// within 7 s and counts a restart, SIGCONT as well and counts none.
 func TestFleet_KilledAndStoppedEnginesGoStaleAndComeBack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -67,7 +67,7 @@ func TestFleet_KilledAndStoppedEnginesGoStaleAndComeBack(t *testing.T) {
 			}
 		}
 	}
-	const staleWithin = 600*time.Millisecond + 600*time.Millisecond // the window, and a slack
+	const staleWithin = 600*time.Millisecond + 5*time.Second // the window, and what a busy machine may need
 	await(time.Minute, append(urls, more...), "fresh", 0)
 
 	if err := killed.cmd.Process.Kill(); err != nil {
@@ -85,7 +85,7 @@ func TestFleet_KilledAndStoppedEnginesGoStaleAndComeBack(t *testing.T) {
 	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await(2*time.Second, more, "fresh", 0)
+	await(7*time.Second, more, "fresh", 0)
 }
 
 // An engine that comes back before anybody missed it has forgotten its lease. The end of its stream makes the monitor ask
@@ -102,9 +102,9 @@ func TestFleet_QuickRestartDoesNotWaitForTheLease(t *testing.T) {
 	}
 	<-fleet.exited
 	simulate(t, 2, 1, ports, "1")
-	soon, cancel := context.WithTimeout(ctx, 2*time.Second)
+	soon, cancel := context.WithTimeout(ctx, 10*time.Second) // the renewal would come after 15 s at the earliest
 	defer cancel()
-	m.until(soon, "the new lives are not fresh within 2 s", func(s snapshotJSON) bool {
+	m.until(soon, "the new lives are not fresh long before the lease is due", func(s snapshotJSON) bool {
 		for _, w := range s.Workers {
 			if w.Freshness != "fresh" || w.Restarts != 1 {
 				return false
@@ -189,7 +189,7 @@ func TestServe_EndsInOrder(t *testing.T) {
 func TestServe_SecondSignalEndsAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	m := serve(t, "--shutdown-grace", "10m", "--heartbeat", "100ms")
+	m := serve(t, "--shutdown-grace", "10m")
 	m.get(ctx, "/healthz")
 	between := proxy.Start(t, m.grpc)
 	watch := start(t, "watch", "--grpc", between.Addr(), "-o", "json")
@@ -241,9 +241,9 @@ func TestSimulate_PrintsURLsAndClosesStandardOutput(t *testing.T) {
 }
 
 func TestDemo_SaysWhatHappened(t *testing.T) {
-	out, stderr, code := invoke(t, nil, "", append([]string{
-		"demo", "--workers", "3", "--ranks", "2", "--duration", "2s", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
-	}, fast...)...)
+	out, stderr, code := invoke(t, nil, "",
+		"demo", "--workers", "3", "--ranks", "2", "--duration", "4s", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+		"--report-interval", "200ms")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -158,10 +159,21 @@ type monitorProcess struct {
 
 func serve(t *testing.T, args ...string) *monitorProcess {
 	t.Helper()
-	addrs := freePorts(t, 2)
-	args = append([]string{"serve", "--grpc-listen", addrs[0], "--http-listen", addrs[1]}, args...)
-	return &monitorProcess{process: start(t, args...), grpc: addrs[0], http: addrs[1]}
+	args = append([]string{"serve", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, args...)
+	m := &monitorProcess{process: start(t, args...)}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		if at := servingAt.FindStringSubmatch(m.stderr.String()); at != nil {
+			m.grpc, m.http = at[1], at[2]
+			return m
+		}
+		m.pause(ctx, "it does not say where it serves")
+	}
 }
+
+// servingAt finds both addresses in the log.
+var servingAt = regexp.MustCompile(`msg=serving grpc=(\S+) http=(\S+)`)
 
 // get returns status and body of a path, once something answers at all.
 func (m *monitorProcess) get(ctx context.Context, path string) (int, []byte) {
@@ -175,6 +187,11 @@ func (m *monitorProcess) get(ctx context.Context, path string) (int, []byte) {
 				m.t.Fatal(err)
 			}
 			return resp.StatusCode, body
+		}
+		select {
+		case <-m.exited:
+			m.t.Fatalf("the monitor has ended\n%s", m.stderr)
+		default:
 		}
 		m.pause(ctx, "HTTP does not answer")
 	}

@@ -34,7 +34,7 @@ func TestMonitor_PublishesUntilThePeersAreGone(t *testing.T) {
 	between := proxy.Start(t, m.grpcAddr.String())
 	watch := func(addr string) *client.Client {
 		t.Helper()
-		c, err := client.Dial(addr, client.Options{})
+		c, err := client.Dial(addr, client.Options{LinkTimeout: 2 * time.Second}) // a stall is no silence
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -47,6 +47,7 @@ func (m *monitor) Report(stream grpc.ClientStreamingServer[modelgatewaypb.LoadRe
 		worker = report.Worker.WorkerAddr
 		select {
 		case m.heard <- report:
+		case <-stream.Context().Done(): // nobody takes it any more; the next Recv says why
 		case <-m.quit:
 			return status.Error(codes.Unavailable, "the test is over")
 		}

@@ -124,28 +124,26 @@ func loadOf(rank int, n int64) load.RankLoad {
 	return l
 }
 
-// greet publishes changing values until the subscriber has got one, since what is sent before a subscription arrives is
-// lost, and takes in what is on its way. It returns the last message.
+// greet publishes changing values until the subscriber has got the newest of them: what is sent before a subscription
+// arrives is lost, and when the newest is there nothing else is on its way. It returns that message.
 func greet(t *testing.T, e *Engine, rank int, s *subscriber) message {
 	t.Helper()
-	var last message
+	patience := 5 * time.Millisecond
 	for n := int64(-1); n > -1_000_000; n-- {
 		publish(t, e, rank, n, Idle)
-		m, ok := s.receive(5 * time.Millisecond)
-		if !ok {
-			continue
-		}
-		last = m
-		break
-	}
-	for sent := e.Stats().Published; ; sent = e.Stats().Published {
-		m, ok := s.receive(50 * time.Millisecond)
-		if ok {
-			last = m
-		} else if sent == e.Stats().Published {
-			return last
+		for {
+			m, ok := s.receive(patience)
+			if !ok { // not subscribed yet, or shed
+				break
+			}
+			if running(t, m.payload) == n {
+				return m
+			}
+			patience = time.Second // it is subscribed: the newest follows
 		}
 	}
+	t.Fatal("no value was heard")
+	return message{}
 }
 
 func publish(t *testing.T, e *Engine, rank int, n int64, step Step) {

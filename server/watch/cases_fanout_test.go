@@ -47,6 +47,8 @@ func TestCaseI2_StalledWatchersDoNotHoldOthersUp(t *testing.T) {
 		for range 2 {
 			reading = append(reading, watch(t, client(), withRanks))
 		}
+		synctest.Wait()
+		svc.pace.cpus.Store(2)     // the pace is no limit here, whatever the machine has
 		for n := range int64(25) { // at 10 Hz, for less than a stalled watcher is given
 			for i := range 60 {
 				widen(f, i, n)
