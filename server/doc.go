@@ -7,9 +7,9 @@
 //
 //	engine                         server                                 aggregator
 //	  │  Report (two package names)  │
-//	  ├─────────────────────────────►│ reader goroutine: Recv ─ fromProto ─ Ingest.Apply ─ Recv …
-//	  │◄─────────────────────────────┤ handler goroutine: waits for the end, whoever causes it
-//	  │  status, never OK            │     takeover or removal (load.Stream.Ended), end of reading, shutdown
+//	  ├─────────────────────────────►│ handler goroutine: Recv ─ fromProto ─ Ingest.Apply ─ Recv …
+//	  │◄─────────────────────────────┤ the end: of reading, or from outside (load.Stream.End): takeover, removal, shutdown
+//	  │  status, never OK            │
 //
 // What it guarantees:
 //

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,15 +36,12 @@ type reports struct {
 	ingest      Ingest
 	log         *slog.Logger
 	episodes    *episodes
-	maxStreams  int64
 	maxRanks    int
 	maxMessage  int
 	firstReport time.Duration
 	ended       *tally // streams by reason
 
-	closing chan struct{}  // closed once, by shutdown
-	readers sync.WaitGroup // goroutines in read; complete when no handler runs any more
-	open    atomic.Int64   // streams whose reader has not ended
+	open *openStreams // closed by shutdown
 }
 
 // register serves the report service under both names.
@@ -60,29 +55,22 @@ func (s *reports) register(g *grpc.Server) {
 
 // Report reads one engine's reports until the engine, the monitor or a newer stream ends it.
 //
-// The goroutine of the call waits for the end, another one reads: a call that is blocked in Recv cannot be told that
-// somebody took over. Returning from here cancels the stream's context, which ends the Recv that is under way; its error
-// reaches nobody, because the status was already written.
+// A call that is blocked in RecvMsg cannot be told that somebody took over. So whoever ends the stream writes its status,
+// which ends the RecvMsg that is under way; what is returned from here then reaches nobody.
 func (s *reports) Report(stream grpc.ClientStreamingServer[modelgatewaypb.LoadReport, emptypb.Empty]) error {
-	if s.open.Add(1) > s.maxStreams {
-		s.open.Add(-1)
-		return s.end(fmt.Errorf("%w: at most %d", load.ErrTooManyStreams, s.maxStreams))
-	}
-	st := load.NewStream(load.TransportPush)
-	read := make(chan error, 1)
-	s.readers.Go(func() {
-		defer s.ingest.Release(st)
-		defer s.open.Add(-1)
-		read <- s.read(st, stream)
-	})
-	select {
-	case err := <-read:
+	writer, err := statusWriterOf(stream.Context())
+	if err != nil {
 		return s.end(err)
-	case <-st.Ended():
-		return s.end(st.Err())
-	case <-s.closing:
-		return s.end(load.ErrShuttingDown)
 	}
+	st := load.NewStreamFunc(load.TransportPush, func(err error) {
+		_ = writer.WriteStatus(status.Convert(streamStatus(err))) // fails when the connection has ended, and the stream with it
+	})
+	if err := s.open.add(st); err != nil {
+		return s.end(err)
+	}
+	defer s.ingest.Release(st)
+	defer s.open.remove(st)
+	return s.end(st.Leave(s.read(st, stream)))
 }
 
 // end counts and logs why a stream ends, and returns its status.
@@ -103,10 +91,14 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 	timer := time.AfterFunc(s.firstReport, func() {
 		st.End(fmt.Errorf("%w: want one within %v", errNoFirstReport, s.firstReport))
 	})
-	defer timer.Stop()
+	defer func() {
+		if timer != nil {
+			timer.Stop()
+		}
+	}()
 
 	in := incoming{maxRanks: s.maxRanks}
-	waiting, troubled := true, false
+	troubled := false
 	for {
 		if err := stream.RecvMsg(&in); err != nil {
 			return s.recvEnd(err)
@@ -118,9 +110,9 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 		switch {
 		case err == nil:
 			troubled = false
-			if waiting {
+			if timer != nil {
 				timer.Stop()
-				waiting = false
+				timer = nil
 			}
 		case endsStream(err):
 			return err
@@ -160,7 +152,7 @@ func (s *reports) recvEnd(err error) error {
 // metrics returns the figures of the report streams.
 func (s *reports) metrics() []load.Metric {
 	return []load.Metric{
-		gauge("report_streams", "Report streams that are open.", func() float64 { return float64(s.open.Load()) }),
+		gauge("report_streams", "Report streams that are open.", func() float64 { return float64(s.open.count()) }),
 		s.ended.metric("report_streams_ended_total", "Report streams that ended or were refused, by reason."),
 	}
 }

@@ -358,7 +358,7 @@ func TestReport_ManyStreamsOnOneConnection(t *testing.T) {
 	for range 300 {
 		next(t, r.ingest.applied, "report")
 	}
-	if n := r.reports.open.Load(); n != 300 {
+	if n := r.reports.open.count(); n != 300 {
 		t.Errorf("%d streams are open", n)
 	}
 }
@@ -376,7 +376,7 @@ func TestReport_OpenedAndResetAtOnceLeavesNothing(t *testing.T) {
 	}
 	r.shutdown()
 	assertNothingRuns(t)
-	if n := r.reports.open.Load(); n != 0 {
+	if n := r.reports.open.count(); n != 0 {
 		t.Errorf("%d streams are open", n)
 	}
 }

@@ -92,7 +92,7 @@ func (s *Server) shutdown() {
 	if s.opts.REST != nil {
 		s.opts.REST.Shutdown()
 	}
-	close(s.reports.closing)
+	s.reports.open.close()
 
 	grace, cancel := context.WithTimeout(context.Background(), s.opts.Grace)
 	defer cancel()
@@ -106,7 +106,6 @@ func (s *Server) shutdown() {
 	if !cut() {
 		<-stopped
 	}
-	s.reports.readers.Wait()
 	if err := s.http.Shutdown(grace); err != nil {
 		_ = s.http.Close()
 	}

@@ -79,7 +79,7 @@ func TestRun_ShutdownEndsEveryStream(t *testing.T) {
 	for range each {
 		next(t, r.ingest.ended, "release")
 	}
-	if n := r.reports.open.Load(); n != 0 {
+	if n := r.reports.open.count(); n != 0 {
 		t.Errorf("%d report streams are open", n)
 	}
 	for i := 5; i < each; i++ {

@@ -38,6 +38,9 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkStatusWriter(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
 	ep := newEpisodes(o.Logger)
 	unread := newUnread(ep)
 	s := &Server{
@@ -47,12 +50,11 @@ func New(opts Options) (*Server, error) {
 			ingest:      o.Ingest,
 			log:         o.Logger,
 			episodes:    ep,
-			maxStreams:  int64(o.MaxReportStreams),
 			maxRanks:    o.MaxRanks,
 			maxMessage:  o.MaxMessageBytes,
 			firstReport: o.FirstReportTimeout,
 			ended:       newTally(streamEnds()...),
-			closing:     make(chan struct{}),
+			open:        newOpenStreams(o.MaxReportStreams),
 		},
 		ready:     newReadiness(),
 		unread:    unread,

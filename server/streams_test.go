@@ -61,7 +61,7 @@ func TestStreams_ManyOnOneConnection(t *testing.T) {
 			t.Fatalf("applied %+v", got)
 		}
 	}
-	if n := r.reports.open.Load(); n != each+1 {
+	if n := r.reports.open.count(); n != each+1 {
 		t.Errorf("%d report streams are open, want %d", n, each+1)
 	}
 }

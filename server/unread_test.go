@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"io"
 	"log/slog"
 	"net"
@@ -66,7 +65,7 @@ type rawPeer struct {
 	done   chan struct{}
 
 	mu       sync.Mutex        // held for each frame that is written
-	statuses map[string]string // message by grpc-status, of the calls that ended; complete after close
+	statuses map[string]string // message by grpc-status, of the calls that ended; guarded by mu, complete after close
 }
 
 func newRawPeer(t *testing.T, addr string) *rawPeer {
@@ -119,7 +118,9 @@ func (p *rawPeer) read() {
 			}
 		}
 		if code != "" {
+			p.mu.Lock()
 			p.statuses[code] = message
+			p.mu.Unlock()
 		}
 	}
 }
@@ -127,9 +128,15 @@ func (p *rawPeer) read() {
 // call asks for a snapshot and returns the id of the stream.
 func (p *rawPeer) call() (stream uint32) {
 	p.t.Helper()
+	return p.callWith(loadmonitorpb.SnapshotService_GetSnapshot_FullMethodName, true, []byte{0, 0, 0, 0, 0})
+}
+
+// callWith begins a call, sends data, and ends its half of the stream if end is true.
+func (p *rawPeer) callWith(method string, end bool, data []byte) (stream uint32) {
+	p.t.Helper()
 	p.block.Reset()
 	for _, f := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", loadmonitorpb.SnapshotService_GetSnapshot_FullMethodName},
+		{":method", "POST"}, {":scheme", "http"}, {":path", method},
 		{":authority", "m"}, {"content-type", "application/grpc"}, {"te", "trailers"},
 	} {
 		if err := p.enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}); err != nil {
@@ -143,10 +150,17 @@ func (p *rawPeer) call() (stream uint32) {
 	if err := p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: p.block.Bytes(), EndHeaders: true}); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := p.framer.WriteData(stream, true, binary.BigEndian.AppendUint32([]byte{0}, 0)); err != nil {
+	if err := p.framer.WriteData(stream, end, data); err != nil {
 		p.t.Fatal(err)
 	}
 	return stream
+}
+
+// told returns the message of a call that ended with the code.
+func (p *rawPeer) told(code string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.statuses[code]
 }
 
 // cancel resets a stream.
