@@ -175,13 +175,21 @@ func sameRanks(have []load.Rank, got []load.RankLoad) bool {
 // regroupLocked gives w a new set of ranks; what belongs to a number that stays is carried over.
 func (w *worker) regroupLocked(ranks []load.RankLoad) {
 	state := make([]rankState, len(ranks))
+	var dialled []dialledRank
+	if w.spec.Transport == load.TransportZMQ {
+		dialled = make([]dialledRank, len(ranks))
+	}
 	for i := range ranks {
 		j, found := slices.BinarySearchFunc(w.ranks, ranks[i].DPRank, byNumber)
-		if found {
-			state[i] = w.state[j]
+		if !found {
+			continue
+		}
+		state[i] = w.state[j]
+		if dialled != nil {
+			dialled[i] = w.dialled[j]
 		}
 	}
-	w.state = state
+	w.state, w.dialled = state, dialled
 	w.ranks, w.shared = make([]load.Rank, len(ranks)), false
 }
 

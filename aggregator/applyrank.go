@@ -50,10 +50,10 @@ func (a *Aggregator) applyRankLocked(st *load.Stream, r *load.RankReport, now lo
 		a.refuseLocked(w, shape)
 		return fmt.Errorf("worker %s: %w", w.spec.ID, shape)
 	}
-	s := &w.state[i]
-	gap, err := s.socket.Accept(r.Sequence, now)
-	if s.socket.Conflict != s.conflict {
-		s.conflict = s.socket.Conflict
+	d := &w.dialled[i]
+	gap, err := d.socket.Accept(r.Sequence, now)
+	if d.socket.Conflict != d.conflict {
+		d.conflict = d.socket.Conflict
 		w.noteConflict()
 		a.markDirtyLocked(w)
 	}
@@ -88,10 +88,10 @@ func (a *Aggregator) dialledLocked(st *load.Stream, id string) (*worker, error) 
 
 // keepRankLocked replaces what is known of one rank.
 func (a *Aggregator) keepRankLocked(w *worker, i int, r *load.RankReport, now load.Instant) {
-	in, s := &r.Load, &w.state[i]
-	restarted := s.socket.Restarts > w.restarts
+	in, s, d := &r.Load, &w.state[i], &w.dialled[i]
+	restarted := d.socket.Restarts > w.restarts
 	if restarted {
-		w.restarts = s.socket.Restarts
+		w.restarts = d.socket.Restarts
 		s.prefill = prefill{}
 		a.counts.restarts.Add(1)
 	}
@@ -100,13 +100,13 @@ func (a *Aggregator) keepRankLocked(w *worker, i int, r *load.RankReport, now lo
 	if validator.OverCapacity(in) {
 		a.counts.overCapacity.Add(1)
 	}
-	changed := restarted || w.refused != "" || w.turnedAway != "" || s.Received == 0 || s.expired || s.note != "" || starting != s.Starting ||
+	changed := restarted || w.refused != "" || w.turnedAway != "" || s.Received == 0 || s.expired || d.note != "" || starting != s.Starting ||
 		!w.ranks[i].Load.SameLoad(in)
 	if s.prefill.observe(in) {
 		changed = true
 	}
 	s.RankState = validator.RankState{Received: now, Starting: starting}
-	s.expired, s.note, w.refused, w.turnedAway = false, "", "", ""
+	s.expired, d.note, w.refused, w.turnedAway = false, "", "", ""
 	a.queueLocked(w, now+micros(w.window))
 	if !changed {
 		a.markRefreshedLocked(w)
@@ -128,8 +128,8 @@ func (a *Aggregator) SetRankNote(id string, rank int32, note string) {
 	if w == nil || w.spec.Transport != load.TransportZMQ {
 		return
 	}
-	if i, found := slices.BinarySearchFunc(w.ranks, rank, byNumber); found && w.state[i].note != note {
-		w.state[i].note = note
+	if i, found := slices.BinarySearchFunc(w.ranks, rank, byNumber); found && w.dialled[i].note != note {
+		w.dialled[i].note = note
 		a.markDirtyLocked(w)
 	}
 }
@@ -158,5 +158,5 @@ func byNumber(r load.Rank, n int32) int { return int(r.Load.DPRank) - int(n) }
 
 // noteConflict shows on the worker that two publishers share one of its ranks.
 func (w *worker) noteConflict() {
-	w.conflict = slices.ContainsFunc(w.state, func(s rankState) bool { return s.conflict })
+	w.conflict = slices.ContainsFunc(w.dialled, func(d dialledRank) bool { return d.conflict })
 }

@@ -23,8 +23,8 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 		r.Freshness, r.Reason = validator.RankFreshness(s.RankState, now, w.window)
 		// Whatever made this publication, the deadline may have passed since anybody looked: the next report must know.
 		s.expired = s.Received != 0 && now >= s.Deadline(w.window)
-		if s.note != "" && r.Freshness != load.Fresh {
-			r.Reason += "; " + s.note
+		if w.dialled != nil && w.dialled[i].note != "" && r.Freshness != load.Fresh {
+			r.Reason += "; " + w.dialled[i].note
 		}
 		if s.Received != 0 {
 			reported++

@@ -32,11 +32,13 @@ type worker struct {
 	refused     string // why the newest report was refused; "" once one is accepted
 	conflict    bool   // another publisher tries to feed the same (rules ID4 and SEQ2)
 
-	// Ranks of the newest report that had some, sorted; state[i] belongs to ranks[i]. The slice ranks is shared with
-	// snapshots once published, so that a report with new values writes into a new one.
-	ranks  []load.Rank
-	shared bool
-	state  []rankState
+	// Ranks of the newest report that had some, sorted; state[i] belongs to ranks[i], and so does dialled[i] where each
+	// rank has a socket of its own. The slice ranks is shared with snapshots once published, so that a report with new
+	// values writes into a new one.
+	ranks   []load.Rank
+	shared  bool
+	state   []rankState
+	dialled []dialledRank
 
 	// What is to be published, and when time changes it.
 	fresh    bool // as built last
@@ -50,15 +52,19 @@ type worker struct {
 	gone  bool        // published as removed
 }
 
-// rankState is what of a rank is not published as it is.
+// rankState is what of a rank is not published as it is: a cache line, without pointers.
 type rankState struct {
 	validator.RankState
-	socket      validator.Socket // rule SEQ2, where the rank has a socket of its own
-	conflict    bool             // as published of socket
-	note        string           // why the rank's socket has no data
-	expired     bool             // passed its deadline since its newest report
+	expired     bool // passed its deadline since its newest report
 	prefillSeen bool
 	prefill     prefill
+}
+
+// dialledRank is what else there is of a rank with a socket of its own.
+type dialledRank struct {
+	socket   validator.Socket // rule SEQ2
+	conflict bool             // as published of socket
+	note     string           // why the socket has no data
 }
 
 // deadline returns when the next rank passes its deadline, 0 when all have.
