@@ -5,16 +5,20 @@ import (
 	"slices"
 )
 
-// fanout is how many entries a chunk and how many chunks a branch has. One change copies a chunk, a branch and the list of
-// branches: about 600 bytes at 10,000 workers.
-const fanout = 32
+// One change copies a chunk, a branch and the list of branches: about 600 bytes at 10,000 workers. Chunks are small because
+// there are too many of them to stay in a CPU's cache.
+const (
+	chunkSize  = 16 // entries of a chunk
+	fanout     = 32 // chunks of a branch
+	branchSize = fanout * chunkSize
+)
 
 // Table is an immutable list of entries sorted by id. Changing an entry copies what leads to it, nothing else (rule SNAP3):
 //
 //	Table ─► [ *branch | *branch ]            one list per version
 //	             │         └── 32 chunks, shared with other versions
 //	             └─► [ *chunk | *chunk ]       copied when one of its chunks is
-//	                     │        └── 32 entries, shared with other versions
+//	                     │        └── 16 entries, shared with other versions
 //	                     └─► [ *Entry ]        copied when one of its entries changes
 //	                              └─► *WorkerStatus, shared until that worker changes
 type Table struct {
@@ -28,23 +32,23 @@ type branch struct {
 }
 
 type chunk struct {
-	entries [fanout]*Entry // nil behind the last
-	changed uint64         // highest Changed of the entries
+	entries [chunkSize]*Entry // nil behind the last
+	changed uint64            // highest Changed of the entries
 }
 
 // NewTable builds a table of entries, which must be sorted by id and have distinct ids.
 func NewTable(entries []*Entry) Table {
-	t := Table{branches: make([]*branch, (len(entries)+fanout*fanout-1)/(fanout*fanout)), n: len(entries)}
+	t := Table{branches: make([]*branch, (len(entries)+branchSize-1)/branchSize), n: len(entries)}
 	for i, e := range entries {
-		if i%(fanout*fanout) == 0 {
-			t.branches[i/(fanout*fanout)] = new(branch)
+		if i%branchSize == 0 {
+			t.branches[i/branchSize] = new(branch)
 		}
-		b := t.branches[i/(fanout*fanout)]
-		if i%fanout == 0 {
-			b.chunks[i/fanout%fanout] = new(chunk)
+		b := t.branches[i/branchSize]
+		if i%chunkSize == 0 {
+			b.chunks[i/chunkSize%fanout] = new(chunk)
 		}
-		c := b.chunks[i/fanout%fanout]
-		c.entries[i%fanout] = e
+		c := b.chunks[i/chunkSize%fanout]
+		c.entries[i%chunkSize] = e
 		c.changed = max(c.changed, e.Changed())
 		b.changed = max(b.changed, c.changed)
 	}
@@ -56,7 +60,8 @@ func (t Table) Len() int { return t.n }
 
 // At returns entry i, 0 <= i < Len().
 func (t Table) At(i int) *Entry {
-	return t.branches[i/(fanout*fanout)].chunks[i/fanout%fanout].entries[i%fanout]
+	n := uint(i)
+	return t.branches[n/branchSize].chunks[n/chunkSize%fanout].entries[n%chunkSize]
 }
 
 // All yields the entries in order of id.
@@ -113,7 +118,7 @@ func (t Table) Diff(before Table) iter.Seq2[*Entry, *Entry] {
 				if c1 == c2 {
 					continue
 				}
-				for k := range fanout {
+				for k := range chunkSize {
 					if was, is := c1.entries[k], c2.entries[k]; was != is && !yield(was, is) {
 						return
 					}
@@ -174,21 +179,21 @@ func (t Table) Edit(version uint64) *Edit {
 // Set replaces entry i by one of the same id that changed at the edit's version.
 func (e *Edit) Set(i int, entry *Entry) {
 	// What has not the edit's version is still shared with older tables.
-	b := e.t.branches[i/(fanout*fanout)]
+	b := e.t.branches[i/branchSize]
 	if b.changed != e.version {
 		own := *b
 		own.changed = e.version
 		b = &own
-		e.t.branches[i/(fanout*fanout)] = b
+		e.t.branches[i/branchSize] = b
 	}
-	c := b.chunks[i/fanout%fanout]
+	c := b.chunks[i/chunkSize%fanout]
 	if c.changed != e.version {
 		own := *c
 		own.changed = e.version
 		c = &own
-		b.chunks[i/fanout%fanout] = c
+		b.chunks[i/chunkSize%fanout] = c
 	}
-	c.entries[i%fanout] = entry
+	c.entries[i%chunkSize] = entry
 }
 
 // Table returns the result. The edit must not be used after that.

@@ -16,7 +16,7 @@ func tableEntry(i int, version uint64) *load.Entry {
 }
 
 // Sizes around those at which another chunk or branch begins.
-var tableSizes = []int{0, 1, 31, 32, 33, 1023, 1024, 1025, 3000}
+var tableSizes = []int{0, 1, 15, 16, 17, 511, 512, 513, 1500}
 
 // Rule SNAP3: a table shares what did not change, and stays as it is when the next one is made from it.
 func TestTable_HoldsWhatWasSetAndNeverChanges(t *testing.T) {
