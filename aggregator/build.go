@@ -39,32 +39,39 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 	}
 	w.shared = len(ranks) == len(w.ranks)
 
-	st := &load.WorkerStatus{
-		Worker:           w.spec,
-		Handle:           w.handle,
-		Anomalies:        anomalies,
-		SourceInstance:   w.source,
-		Sequence:         w.sequence,
-		Restarts:         w.restarts,
-		LastError:        w.lastError,
-		Window:           w.window,
-		Ranks:            ranks,
-		ChangedVersion:   version,
-		DescribedVersion: version,
+	if w.described {
+		w.describedVersion, w.described = version, false
 	}
-	if w.entry != nil && !w.described {
-		st.DescribedVersion = w.entry.DescribedVersion
+	// In one piece, because an entry seldom outlives its first content by long.
+	built := &struct {
+		status load.WorkerStatus
+		entry  load.Entry
+	}{
+		status: load.WorkerStatus{
+			Worker:           w.spec,
+			Handle:           w.handle,
+			Anomalies:        anomalies,
+			SourceInstance:   w.source,
+			Sequence:         w.sequence,
+			Restarts:         w.restarts,
+			LastError:        w.lastError,
+			Window:           w.window,
+			Ranks:            ranks,
+			ChangedVersion:   version,
+			DescribedVersion: w.describedVersion,
+		},
 	}
-	w.described = false
+	st, e := &built.status, &built.entry
 	st.Freshness, st.Reason = validator.WorkerFreshness(w.spec.ExpectedRanks, ranks, w.unreachable)
-	w.fresh = st.Freshness == load.Fresh
+	w.freshness = st.Freshness
 	st.Reason = a.reasonLocked(w, st)
 	if validator.Present(w.spec.ExpectedRanks, ranks) {
 		st.Aggregate = aggregate(ranks, w.state)
 	} else {
 		st.Aggregate.RankCount = reported
 	}
-	return &load.Entry{WorkerStatus: st, NewestSequence: w.sequence, ReportTimeUnixMs: w.reportTime}
+	e.WorkerStatus, e.NewestSequence, e.ReportTimeUnixMs = st, w.sequence, w.reportTime
+	return e
 }
 
 // withMissing adds the ranks that are expected and never reported, where the reported numbers show how they are counted:

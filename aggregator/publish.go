@@ -123,15 +123,15 @@ func (a *Aggregator) publish(marks bool) {
 	for _, w := range removed {
 		w.gone = true
 		if w.entry != nil {
-			p.summary.Add(w.entry.Freshness, -1)
+			p.summary.Add(w.counted, -1)
 		}
 	}
 	set := func(w *worker, e *load.Entry) {
 		if w.entry != nil {
-			p.summary.Add(w.entry.Freshness, -1)
+			p.summary.Add(w.counted, -1)
 		}
-		p.summary.Add(e.Freshness, 1)
-		w.entry = e
+		p.summary.Add(w.freshness, 1)
+		w.entry, w.counted = e, w.freshness
 		if order == nil {
 			edit.Set(w.index, e)
 		}

@@ -40,16 +40,20 @@ type worker struct {
 	state   []rankState
 	dialled []dialledRank
 
+	// As built last.
+	freshness        load.Freshness
+	describedVersion uint64
+
 	// What is to be published, and when time changes it.
-	fresh    bool // as built last
 	isDirty  bool // stands in Aggregator.dirty
 	isMarked bool // stands in Aggregator.refreshed
 	isQueued bool // stands in Aggregator.deadlines
 
 	// Used only by Run.
-	entry *load.Entry // as published last; nil: never
-	index int         // position in the table
-	gone  bool        // published as removed
+	entry   *load.Entry    // as published last; nil: never
+	counted load.Freshness // of entry: the summary counts it. The entry itself is far away by then
+	index   int            // position in the table
+	gone    bool           // published as removed
 }
 
 // rankState is what of a rank is not published as it is: a cache line, without pointers.

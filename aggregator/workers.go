@@ -96,7 +96,7 @@ func (a *Aggregator) SetNote(id, note string) {
 	defer a.mu.Unlock()
 	if w := a.workers[id]; w != nil && w.note != note {
 		w.note = note
-		if !w.fresh {
+		if w.freshness != load.Fresh {
 			a.markDirtyLocked(w)
 		}
 	}
