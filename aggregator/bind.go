@@ -54,7 +54,7 @@ func (a *Aggregator) findLocked(st *load.Stream, r *load.Report) (*worker, error
 	case w.spec.Transport != st.Transport():
 		return nil, a.turnAwayLocked(w, fmt.Errorf("%s instead of %s: %w", st.Transport(), w.spec.Transport, load.ErrWrongTransport))
 	}
-	if err := validator.Identity(&w.spec, &r.Claim); err != nil {
+	if err := validator.Identity(w.spec, &r.Claim); err != nil {
 		return nil, a.turnAwayLocked(w, err)
 	}
 	if slices.Contains(w.retired, r.SourceInstance) {
@@ -73,7 +73,7 @@ func (a *Aggregator) checkLocked(b *binding, r *load.Report) error {
 	if r.SourceInstance != b.source || r.Claim.Address != b.claim.Address || r.Claim.Role != b.claim.Role {
 		return a.turnAwayLocked(b.worker, load.ErrIdentityChanged)
 	}
-	if err := validator.Identity(&b.worker.spec, &r.Claim); err != nil {
+	if err := validator.Identity(b.worker.spec, &r.Claim); err != nil {
 		return a.turnAwayLocked(b.worker, err)
 	}
 	return nil

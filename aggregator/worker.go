@@ -9,7 +9,7 @@ import (
 
 // worker is the mutable state of one registered worker, guarded by Aggregator.mu.
 type worker struct {
-	spec      load.Worker
+	spec      *load.Worker // replaced, never changed: entries share it
 	handle    uint32
 	window    time.Duration // how long a report keeps a rank fresh
 	removed   bool

@@ -25,19 +25,19 @@ func (a *Aggregator) SetWorkers(workers []load.Worker) {
 	kept := make(map[string]*worker, len(set))
 	for _, spec := range set {
 		w := a.workers[spec.ID]
-		if w != nil && !sameEndpoint(w.spec, spec) {
+		if w != nil && !sameEndpoint(*w.spec, spec) {
 			a.removeLocked(w)
 			w = nil
 		}
 		if w == nil {
 			a.handles++
-			w = &worker{spec: spec, handle: a.handles, window: a.windowOf(spec.Transport), described: true}
+			w = &worker{spec: new(spec), handle: a.handles, window: a.windowOf(spec.Transport), described: true}
 			w.dialRanksLocked()
 			reordered = true
 			a.markDirtyLocked(w)
 		} else if !w.spec.Equal(spec) {
-			w.described = w.described || describedDiffers(w.spec, spec)
-			w.spec, w.window = spec, a.windowOf(spec.Transport)
+			w.described = w.described || describedDiffers(*w.spec, spec)
+			w.spec, w.window = new(spec), a.windowOf(spec.Transport)
 			w.dialRanksLocked()
 			a.markDirtyLocked(w)
 		}

@@ -48,8 +48,8 @@ type Rank struct {
 // WorkerStatus is what is known of one worker as of its last change. It is immutable and shared by all snapshots until the
 // worker changes again.
 type WorkerStatus struct {
-	Worker         Worker
-	Handle         uint32 // stands for the worker within one epoch; never used again for another
+	Worker         *Worker // as registered; shared until registration says something else
+	Handle         uint32  // stands for the worker within one epoch; never used again for another
 	Freshness      Freshness
 	Reason         string // why it is not fresh, why a report was refused, or why nothing feeds it
 	Anomalies      Anomalies

@@ -12,7 +12,7 @@ import (
 
 // tableEntry is worker i as it changed at a version.
 func tableEntry(i int, version uint64) *load.Entry {
-	return &load.Entry{WorkerStatus: &load.WorkerStatus{Worker: load.Worker{ID: fmt.Sprintf("w%06d", i)}, ChangedVersion: version}}
+	return &load.Entry{WorkerStatus: &load.WorkerStatus{Worker: &load.Worker{ID: fmt.Sprintf("w%06d", i)}, ChangedVersion: version}}
 }
 
 // Sizes around those at which another chunk or branch begins.

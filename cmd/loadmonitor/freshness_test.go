@@ -17,7 +17,7 @@ func snapshotOf(all ...load.Freshness) *load.Snapshot {
 	var entries []*load.Entry
 	for i, f := range all {
 		entries = append(entries, &load.Entry{WorkerStatus: &load.WorkerStatus{
-			Worker: load.Worker{ID: fmt.Sprintf("w%02d", i)}, Handle: uint32(i + 1), Freshness: f, Reason: "because",
+			Worker: &load.Worker{ID: fmt.Sprintf("w%02d", i)}, Handle: uint32(i + 1), Freshness: f, Reason: "because",
 		}})
 	}
 	return &load.Snapshot{Workers: load.NewTable(entries)}

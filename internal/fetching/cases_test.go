@@ -98,7 +98,7 @@ func TestK2_ABusyEngineStaysFresh(t *testing.T) {
 	for end := time.After(3 * time.Second); ; {
 		p := m.Current()
 		after, _ := p.Snapshot.Workers.Find("w")
-		if after == nil || after.Freshness != load.Fresh || after.Handle != before.Handle || !after.Worker.Equal(before.Worker) {
+		if after == nil || after.Freshness != load.Fresh || after.Handle != before.Handle || !after.Worker.Equal(*before.Worker) {
 			t.Fatalf("%+v while /server_info hangs, want it as before", after)
 		}
 		select {

@@ -88,7 +88,7 @@ func rank(dp int32, received time.Duration) load.Rank {
 // known returns a fresh worker of which everything is told, with ranks 0..n-1.
 func known(id string, n int) *load.Entry {
 	st := &load.WorkerStatus{
-		Worker: load.Worker{
+		Worker: &load.Worker{
 			ID: id, URL: "http://" + id, Origin: id, Role: load.RoleDecode, Models: []string{"m1", "m2"}, Zone: "z1",
 			ExpectedRanks: n, Transport: load.TransportPush, TransportReason: "push: the engine advertises no load port",
 		},
@@ -113,7 +113,7 @@ func known(id string, n int) *load.Entry {
 // silent returns a worker that registration knows and that never reported: n missing ranks (case C5).
 func silent(id string, n int) *load.Entry {
 	st := &load.WorkerStatus{
-		Worker:    load.Worker{ID: id, URL: "http://" + id, Origin: id, Role: load.RoleRegular, Transport: load.TransportZMQ, ExpectedRanks: n},
+		Worker:    &load.Worker{ID: id, URL: "http://" + id, Origin: id, Role: load.RoleRegular, Transport: load.TransportZMQ, ExpectedRanks: n},
 		Handle:    2,
 		Freshness: load.Missing, Reason: "nothing was reported yet", Window: 3 * time.Second, ChangedVersion: 1, DescribedVersion: 1,
 	}

@@ -46,7 +46,7 @@ func TestOpenAPI_DescribesTheRegistry(t *testing.T) {
 	}
 	for role := load.RoleRegular; role <= load.RoleDecode; role++ {
 		list = append(list, load.Registration{
-			Worker: known("w", 2).Worker, Source: "api", State: load.RegistrationRefused, Reason: "HTTP 403", LastHTTPStatus: 403,
+			Worker: *known("w", 2).Worker, Source: "api", State: load.RegistrationRefused, Reason: "HTTP 403", LastHTTPStatus: 403,
 		})
 		list[len(list)-1].Worker.Role = role
 	}

@@ -70,7 +70,7 @@ func appendSummary(b []byte, state load.FleetState, s load.Summary) []byte {
 }
 
 func (p *page) worker(b []byte, e *load.Entry) []byte {
-	w := &e.Worker
+	w := e.Worker
 	received := workerReceived(e)
 	windowMs := e.Window.Milliseconds()
 	b = append(b, `{"worker_id":`...)

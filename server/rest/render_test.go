@@ -52,7 +52,7 @@ func goldens() map[string]*load.Snapshot {
 	warming.State = load.FleetWarmingUp
 
 	bare := &load.Entry{WorkerStatus: &load.WorkerStatus{ // every optional thing is unknown
-		Worker: load.Worker{ID: "bare", URL: "http://bare:80"}, Freshness: load.Incomplete,
+		Worker: &load.Worker{ID: "bare", URL: "http://bare:80"}, Freshness: load.Incomplete,
 		Ranks: []load.Rank{{Freshness: load.Stale, SampleAgeMs: -1}},
 	}}
 	return map[string]*load.Snapshot{

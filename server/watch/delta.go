@@ -45,7 +45,7 @@ func delta(s *load.Snapshot, base uint64, v *view) update {
 	u := update{base: base, state: s.StateVersion > base}
 	for e := range s.Workers.Since(base) {
 		switch {
-		case !v.matches(&e.Worker):
+		case !v.matches(e.Worker):
 			// It may have matched before. Which it did is not known without history, and removing twice does no harm.
 			if e.DescribedVersion > base {
 				u.removed = append(u.removed, e.Handle)
@@ -72,7 +72,7 @@ func full(s *load.Snapshot, v *view) update {
 		u.changed = make([]*load.Entry, 0, s.Workers.Len())
 	}
 	for e := range s.Workers.All() {
-		if v.matches(&e.Worker) {
+		if v.matches(e.Worker) {
 			u.changed = append(u.changed, e)
 			u.mark(e, v)
 		}

@@ -16,7 +16,7 @@ import (
 // everything is a worker with every field set to a value of its own.
 func everything(ranks int) *load.WorkerStatus {
 	ws := &load.WorkerStatus{
-		Worker: load.Worker{
+		Worker: &load.Worker{
 			ID: "worker-1", URL: "http://10.9.0.5:30000", Origin: "10.9.0.5:30000", Role: load.RoleDecode,
 			Models: []string{"m1", "m2"}, Zone: "z1", ExpectedRanks: 8, Transport: load.TransportZMQ,
 			TransportReason: "zmq: the engine advertises load port 5559",
@@ -76,8 +76,8 @@ func TestEncodeWorker_EqualsGeneratedMessage(t *testing.T) {
 	}{
 		{"every field", everything(8)},
 		{"told zero and not told", zeroes},
-		{"nothing reported", &load.WorkerStatus{Worker: load.Worker{ID: "w"}, Handle: 1, Freshness: load.Missing}},
-		{"nothing at all", &load.WorkerStatus{}},
+		{"nothing reported", &load.WorkerStatus{Worker: &load.Worker{ID: "w"}, Handle: 1, Freshness: load.Missing}},
+		{"nothing at all", &load.WorkerStatus{Worker: &load.Worker{}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			want := toProto(&load.Entry{WorkerStatus: tc.ws})

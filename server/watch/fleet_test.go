@@ -37,7 +37,7 @@ func (f *fleet) next() uint64 { return f.version + 1 }
 func (f *fleet) put(id string, change func(*load.WorkerStatus)) {
 	f.setState(load.FleetReady)
 	ws := &load.WorkerStatus{
-		Worker:    load.Worker{ID: id, URL: "http://" + id, Origin: id, Role: load.RoleRegular, Transport: load.TransportPush},
+		Worker:    &load.Worker{ID: id, URL: "http://" + id, Origin: id, Role: load.RoleRegular, Transport: load.TransportPush},
 		Freshness: load.Missing,
 		Window:    3 * time.Second,
 	}
@@ -47,9 +47,9 @@ func (f *fleet) put(id string, change func(*load.WorkerStatus)) {
 		ws.Handle = f.handles
 	} else {
 		o := e.WorkerStatus
-		old = o.Worker
+		old = *o.Worker
 		ws = &load.WorkerStatus{
-			Worker: o.Worker, Handle: o.Handle, Freshness: o.Freshness, Reason: o.Reason, Anomalies: o.Anomalies,
+			Worker: new(old), Handle: o.Handle, Freshness: o.Freshness, Reason: o.Reason, Anomalies: o.Anomalies,
 			SourceInstance: o.SourceInstance, Sequence: o.Sequence, Restarts: o.Restarts, LastError: o.LastError,
 			Window: o.Window, Aggregate: o.Aggregate, Ranks: slices.Clone(o.Ranks), DescribedVersion: o.DescribedVersion,
 		}
@@ -58,7 +58,7 @@ func (f *fleet) put(id string, change func(*load.WorkerStatus)) {
 		change(ws)
 	}
 	ws.ChangedVersion = f.next()
-	if ws.DescribedVersion == 0 || !old.Equal(ws.Worker) {
+	if ws.DescribedVersion == 0 || !old.Equal(*ws.Worker) {
 		ws.DescribedVersion = f.next()
 	}
 	f.entries[id] = &load.Entry{WorkerStatus: ws}

@@ -67,7 +67,7 @@ func page(snap *load.Snapshot, v *view, from, maxBytes int) (*loadmonitorpb.GetS
 	next := 0
 	for i := from; i < snap.Workers.Len(); i++ {
 		e := snap.Workers.At(i)
-		if !v.matches(&e.Worker) {
+		if !v.matches(e.Worker) {
 			continue
 		}
 		w := toProto(e)

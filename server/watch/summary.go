@@ -37,10 +37,10 @@ func (v *view) recount(sum *load.Summary, before, after load.Table) {
 		if was != nil && is != nil && was.WorkerStatus == is.WorkerStatus { // a refresh mark
 			continue
 		}
-		if was != nil && v.matches(&was.Worker) {
+		if was != nil && v.matches(was.Worker) {
 			sum.Add(was.Freshness, -1)
 		}
-		if is != nil && v.matches(&is.Worker) {
+		if is != nil && v.matches(is.Worker) {
 			sum.Add(is.Freshness, 1)
 		}
 	}
@@ -55,14 +55,14 @@ func (v *view) summary(s *load.Snapshot) load.Summary {
 	// With few ids it is cheaper to look them up than to walk a large fleet.
 	if n := len(v.ids); n > 0 && n*16 < s.Workers.Len() {
 		for _, id := range v.ids {
-			if e, _ := s.Workers.Find(id); e != nil && v.matches(&e.Worker) {
+			if e, _ := s.Workers.Find(id); e != nil && v.matches(e.Worker) {
 				sum.Add(e.Freshness, 1)
 			}
 		}
 		return sum
 	}
 	for e := range s.Workers.All() {
-		if v.matches(&e.Worker) {
+		if v.matches(e.Worker) {
 			sum.Add(e.Freshness, 1)
 		}
 	}
