@@ -38,8 +38,8 @@ func TestApplyRank_EachSocketIsOneRank(t *testing.T) {
 		st0, st1 := socket(), socket()
 		f.applyRank(st0, message(5, 0, 1000))
 		e = f.want("w5", load.Incomplete)
-		if _, ok := e.Aggregate.Int(load.SumRunningReqs); ok || e.Aggregate.RankCount != 1 || e.Ranks[1].Reason != "never reported; connection refused" {
-			t.Errorf("aggregate %+v, rank 1: %q", e.Aggregate, e.Ranks[1].Reason)
+		if _, ok := e.Aggregate.Int(load.SumRunningReqs); ok || e.Aggregate.RankCount != 1 || e.RankReason(1) != "never reported; connection refused" {
+			t.Errorf("aggregate %+v, rank 1: %q", e.Aggregate, e.RankReason(1))
 		}
 		f.applyRank(st1, message(5, 1, 3, running(2)))
 		f.applyRank(st1, message(5, 1, 4, running(7)))

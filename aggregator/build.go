@@ -12,6 +12,7 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 	if w.shared {
 		w.ranks = slices.Clone(w.ranks)
 	}
+	var reasons []string // nil where all ranks are fresh
 	reported := uint32(0)
 	var anomalies load.Anomalies
 	if w.conflict {
@@ -20,11 +21,18 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 	for i := range w.ranks {
 		r, s := &w.ranks[i], &w.state[i]
 		r.Received = s.Received
-		r.Freshness, r.Reason = validator.RankFreshness(s.RankState, now, w.window)
+		var reason string
+		r.Freshness, reason = validator.RankFreshness(s.RankState, now, w.window)
 		// Whatever made this publication, the deadline may have passed since anybody looked: the next report must know.
 		s.expired = s.Received != 0 && now >= s.Deadline(w.window)
-		if w.dialled != nil && w.dialled[i].note != "" && r.Freshness != load.Fresh {
-			r.Reason += "; " + w.dialled[i].note
+		if r.Freshness != load.Fresh {
+			if w.dialled != nil && w.dialled[i].note != "" {
+				reason += "; " + w.dialled[i].note
+			}
+			if reasons == nil {
+				reasons = make([]string, len(w.ranks))
+			}
+			reasons[i] = reason
 		}
 		if s.Received != 0 {
 			reported++
@@ -35,7 +43,7 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 	}
 	ranks := w.ranks
 	if w.spec.ExpectedRanks > len(ranks) && len(ranks) > 0 {
-		ranks = withMissing(ranks, w.spec.ExpectedRanks)
+		ranks, reasons = withMissing(ranks, reasons, w.spec.ExpectedRanks)
 	}
 	w.shared = len(ranks) == len(w.ranks)
 
@@ -57,12 +65,13 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 			LastError:        w.lastError,
 			Window:           w.window,
 			Ranks:            ranks,
+			RankReasons:      reasons,
 			ChangedVersion:   version,
 			DescribedVersion: w.describedVersion,
 		},
 	}
 	st, e := &built.status, &built.entry
-	st.Freshness, st.Reason = validator.WorkerFreshness(w.spec.ExpectedRanks, ranks, w.unreachable)
+	st.Freshness, st.Reason = validator.WorkerFreshness(w.spec.ExpectedRanks, ranks, reasons, w.unreachable)
 	w.freshness = st.Freshness
 	st.Reason = a.reasonLocked(w, st)
 	if validator.Present(w.spec.ExpectedRanks, ranks) {
@@ -76,20 +85,23 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 
 // withMissing adds the ranks that are expected and never reported, where the reported numbers show how they are counted:
 // only numbers below the expected count say that they start at 0.
-func withMissing(ranks []load.Rank, expected int) []load.Rank {
+func withMissing(ranks []load.Rank, reasons []string, expected int) ([]load.Rank, []string) {
 	if int(ranks[len(ranks)-1].Load.DPRank) >= expected {
-		return ranks
+		return ranks, reasons
 	}
-	all := make([]load.Rank, expected)
+	all, why := make([]load.Rank, expected), make([]string, expected)
 	for i := range all {
-		all[i] = load.Rank{
-			Load: load.RankLoad{DPRank: int32(i)}, Freshness: load.Missing, Reason: validator.ReasonNeverSeen, SampleAgeMs: -1,
-		}
+		all[i] = load.Rank{Load: load.RankLoad{DPRank: int32(i)}, Freshness: load.Missing, SampleAgeMs: -1}
+		why[i] = validator.ReasonNeverSeen
 	}
 	for i := range ranks {
-		all[ranks[i].Load.DPRank] = ranks[i]
+		n := ranks[i].Load.DPRank
+		all[n], why[n] = ranks[i], ""
+		if reasons != nil {
+			why[n] = reasons[i]
+		}
 	}
-	return all
+	return all, why
 }
 
 // reasonLocked completes the reason that follows from the ranks by what else is wrong.

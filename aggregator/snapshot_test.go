@@ -142,7 +142,7 @@ func TestSNAP1_AKeptSnapshotNeverChanges(t *testing.T) {
 		picture := func() string {
 			var b strings.Builder
 			for e := range kept.Workers.All() {
-				fmt.Fprintf(&b, "%+v %v %q %+v %d %+v\n", e.Worker, e.Freshness, e.Reason, e.Aggregate, e.Sequence, e.Ranks)
+				fmt.Fprintf(&b, "%+v %v %q %+v %d %+v %q\n", e.Worker, e.Freshness, e.Reason, e.Aggregate, e.Sequence, e.Ranks, e.RankReasons)
 			}
 			return b.String()
 		}

@@ -35,11 +35,11 @@ func (a Anomalies) Names() []string {
 	return names
 }
 
-// Rank is one DP rank in a snapshot.
+// Rank is one DP rank in a snapshot. It holds no pointers, so that garbage collection does not look into ranks, which are
+// most of a large fleet's memory.
 type Rank struct {
 	Load      RankLoad
 	Freshness Freshness // Fresh, Stale or Missing
-	Reason    string    // why it is not fresh
 	Received  Instant   // when its newest report arrived, as of the worker's last change; see Entry.RankReceived
 	// SampleAgeMs is how old the sample was when the engine reported it, by the engine's own two times; -1: not told.
 	SampleAgeMs int64
@@ -59,7 +59,8 @@ type WorkerStatus struct {
 	LastError      string
 	Window         time.Duration // how long a report keeps a rank fresh
 	Aggregate      Aggregate
-	Ranks          []Rank // sorted by DPRank
+	Ranks          []Rank   // sorted by DPRank
+	RankReasons    []string // why each rank is not fresh; nil where all are. See RankReason
 
 	// ChangedVersion is the snapshot version that first showed this content.
 	ChangedVersion uint64
@@ -68,6 +69,14 @@ type WorkerStatus struct {
 
 	// Memo keeps the encoded form, made on first need.
 	Memo Memo
+}
+
+// RankReason returns why rank i is not fresh; empty where it is.
+func (s *WorkerStatus) RankReason(i int) string {
+	if s.RankReasons == nil {
+		return ""
+	}
+	return s.RankReasons[i]
 }
 
 // Entry is one worker's cell in a snapshot: its content, and what a report with unchanged values still moves (rule FR6).

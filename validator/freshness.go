@@ -68,8 +68,8 @@ func Present(expected int, ranks []load.Rank) bool {
 }
 
 // WorkerFreshness judges a worker by its ranks, in the order of rule FR2. unreachable says that the engine's newest
-// report says so. The reason is empty for a fresh worker.
-func WorkerFreshness(expected int, ranks []load.Rank, unreachable bool) (load.Freshness, string) {
+// report says so; reasons belong to the ranks, and are nil where all are fresh. The reason is empty for a fresh worker.
+func WorkerFreshness(expected int, ranks []load.Rank, reasons []string, unreachable bool) (load.Freshness, string) {
 	reported, stale, reason := 0, 0, ""
 	for i := range ranks {
 		if ranks[i].Freshness != load.Missing {
@@ -77,7 +77,7 @@ func WorkerFreshness(expected int, ranks []load.Rank, unreachable bool) (load.Fr
 		}
 		if ranks[i].Freshness == load.Stale {
 			if stale == 0 {
-				reason = ranks[i].Reason
+				reason = reasons[i]
 			}
 			stale++
 		}

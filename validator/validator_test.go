@@ -252,7 +252,7 @@ func TestWorkerFreshness_InOrder(t *testing.T) {
 	set := func(fs ...load.Freshness) []load.Rank {
 		ranks := make([]load.Rank, len(fs))
 		for i, f := range fs {
-			ranks[i] = load.Rank{Load: load.RankLoad{DPRank: int32(i)}, Freshness: f, Reason: "why"}
+			ranks[i] = load.Rank{Load: load.RankLoad{DPRank: int32(i)}, Freshness: f}
 		}
 		return ranks
 	}
@@ -277,7 +277,8 @@ func TestWorkerFreshness_InOrder(t *testing.T) {
 		{"unreachable before all", 3, nil, true, load.Unreachable, "the engine cannot be sampled"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, reason := WorkerFreshness(c.expected, c.ranks, c.unreachable)
+			why := slices.Repeat([]string{"why"}, len(c.ranks))
+			got, reason := WorkerFreshness(c.expected, c.ranks, why, c.unreachable)
 			if got != c.want || reason != c.reason {
 				t.Errorf("WorkerFreshness = %v %q, want %v %q", got, reason, c.want, c.reason)
 			}

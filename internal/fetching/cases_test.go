@@ -158,7 +158,7 @@ func TestD1_NegativeValuesAreRefused(t *testing.T) {
 				t.Errorf("stale after %v, want the good message to stay for %v", age, stale.Window)
 			}
 			m.until("the reason", func(e *load.Entry) bool {
-				return e.Freshness == load.Stale && strings.Contains(e.Ranks[0].Reason, c.field+" is negative")
+				return e.Freshness == load.Stale && strings.Contains(e.RankReason(0), c.field+" is negative")
 			})
 			if n := m.count("zmq_messages_rejected_total", "payload"); n == 0 {
 				t.Error("they are not counted")

@@ -118,9 +118,9 @@ func silent(id string, n int) *load.Entry {
 		Freshness: load.Missing, Reason: "nothing was reported yet", Window: 3 * time.Second, ChangedVersion: 1, DescribedVersion: 1,
 	}
 	for i := range n {
-		r := load.Rank{Freshness: load.Missing, Reason: "never reported", SampleAgeMs: -1}
+		r := load.Rank{Freshness: load.Missing, SampleAgeMs: -1}
 		r.Load.DPRank = int32(i)
-		st.Ranks = append(st.Ranks, r)
+		st.Ranks, st.RankReasons = append(st.Ranks, r), append(st.RankReasons, "never reported")
 	}
 	return &load.Entry{WorkerStatus: st}
 }

@@ -100,7 +100,7 @@ func (p *page) worker(b []byte, e *load.Entry) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = p.rank(b, &e.Ranks[i], e.RankReceived(i))
+		b = p.rank(b, &e.Ranks[i], e.RankReason(i), e.RankReceived(i))
 	}
 	return append(b, "]}"...)
 }
@@ -137,10 +137,10 @@ func appendAggregate(b []byte, a *load.Aggregate) []byte {
 	return append(b, '}')
 }
 
-func (p *page) rank(b []byte, r *load.Rank, received load.Instant) []byte {
+func (p *page) rank(b []byte, r *load.Rank, reason string, received load.Instant) []byte {
 	b = integer(b, `{"dp_rank":`, int64(r.Load.DPRank), true)
 	b = word(b, `,"freshness":`, r.Freshness.String())
-	b = text(b, `,"reason":`, r.Reason)
+	b = text(b, `,"reason":`, reason)
 	b = p.receipt(b, received)
 	b = integer(b, `,"sample_age_ms":`, r.SampleAgeMs, r.SampleAgeMs >= 0)
 	b = integer(b, `,"snapshot_time_unix_ms":`, r.Load.SnapshotTimeUnixMs, r.Load.SnapshotTimeUnixMs != 0)

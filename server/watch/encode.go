@@ -121,7 +121,7 @@ func encodeWorker(ws *load.WorkerStatus) *wireWorker {
 	b = appendString(b, workerTransportReason, ws.Worker.TransportReason)
 	ranks := len(b)
 	for i := range ws.Ranks {
-		b = appendMessage(b, workerRanks, func(b []byte) []byte { return appendRank(b, &ws.Ranks[i]) })
+		b = appendMessage(b, workerRanks, func(b []byte) []byte { return appendRank(b, &ws.Ranks[i], ws.RankReason(i)) })
 	}
 	return &wireWorker{bytes: b, ranks: ranks}
 }
@@ -141,11 +141,11 @@ func appendAggregate(b []byte, a *load.Aggregate) []byte {
 	return b
 }
 
-func appendRank(b []byte, r *load.Rank) []byte {
+func appendRank(b []byte, r *load.Rank, reason string) []byte {
 	b = appendUint(b, rankDPRank, uint64(r.Load.DPRank))
 	b = appendUint(b, rankFreshness, uint64(r.Freshness))
 	b = appendUint(b, rankReceivedUs, uint64(r.Received))
-	b = appendString(b, rankReason, r.Reason)
+	b = appendString(b, rankReason, reason)
 	if r.SampleAgeMs >= 0 {
 		b = appendKnownInt(b, rankSampleAgeMs, r.SampleAgeMs)
 	}

@@ -51,7 +51,8 @@ func (f *fleet) put(id string, change func(*load.WorkerStatus)) {
 		ws = &load.WorkerStatus{
 			Worker: new(old), Handle: o.Handle, Freshness: o.Freshness, Reason: o.Reason, Anomalies: o.Anomalies,
 			SourceInstance: o.SourceInstance, Sequence: o.Sequence, Restarts: o.Restarts, LastError: o.LastError,
-			Window: o.Window, Aggregate: o.Aggregate, Ranks: slices.Clone(o.Ranks), DescribedVersion: o.DescribedVersion,
+			Window: o.Window, Aggregate: o.Aggregate, Ranks: slices.Clone(o.Ranks), RankReasons: slices.Clone(o.RankReasons),
+			DescribedVersion: o.DescribedVersion,
 		}
 	}
 	if change != nil {
@@ -69,7 +70,7 @@ func (f *fleet) report(id string, loads ...int64) {
 	f.put(id, func(ws *load.WorkerStatus) {
 		ws.Freshness, ws.Reason, ws.SourceInstance = load.Fresh, "", "source-of-"+id
 		ws.Sequence++
-		ws.Ranks = nil
+		ws.Ranks, ws.RankReasons = nil, nil
 		ws.Aggregate = load.Aggregate{RankCount: uint32(len(loads))}
 		var sum int64
 		for r, n := range loads {
@@ -93,8 +94,9 @@ func (f *fleet) refresh(id string) {
 func (f *fleet) expire(id string) {
 	f.put(id, func(ws *load.WorkerStatus) {
 		ws.Freshness, ws.Reason = load.Stale, "no report within 3s"
+		ws.RankReasons = slices.Repeat([]string{"no report within 3s"}, len(ws.Ranks))
 		for i := range ws.Ranks {
-			ws.Ranks[i].Freshness, ws.Ranks[i].Reason = load.Stale, "no report within 3s"
+			ws.Ranks[i].Freshness = load.Stale
 		}
 	})
 }

@@ -158,7 +158,7 @@ func (r *recorder) twoWorkers() {
 		ws.Worker.ID, ws.Worker.ExpectedRanks = "decode-1", 2
 		ws.Freshness, ws.SourceInstance, ws.Sequence, ws.Aggregate, ws.Ranks = load.Fresh, "source-1", 17, full.Aggregate, full.Ranks
 		for i := range ws.Ranks {
-			ws.Ranks[i].Reason, ws.Ranks[i].Received = "", r.f.now
+			ws.Ranks[i].Received = r.f.now
 		}
 	})
 	r.f.report("prefill-1", 3, 0)
@@ -188,7 +188,7 @@ var recordings = map[string]func(t *testing.T) *trace{
 		r.publish("marks alone: two workers were heard of again with unchanged values")
 		r.f.report("plain-2", 2, 2)
 		r.f.put("plain-2", func(ws *load.WorkerStatus) {
-			ws.Freshness, ws.Ranks[1].Freshness, ws.Ranks[1].Reason = load.Stale, load.Stale, "no report within 3s"
+			ws.Freshness, ws.Ranks[1].Freshness, ws.RankReasons = load.Stale, load.Stale, []string{"", "no report within 3s"}
 		})
 		r.publish("one of two ranks goes stale")
 		r.f.now += 100_000

@@ -11,7 +11,7 @@ import (
 func toProto(e *load.Entry) *loadmonitorpb.Worker {
 	ranks := make([]*loadmonitorpb.Rank, len(e.Ranks))
 	for i := range e.Ranks {
-		ranks[i] = rankProto(&e.Ranks[i], e.RankReceived(i))
+		ranks[i] = rankProto(&e.Ranks[i], e.RankReason(i), e.RankReceived(i))
 	}
 	return loadmonitorpb.Worker_builder{
 		Handle:            e.Handle,
@@ -37,12 +37,12 @@ func toProto(e *load.Entry) *loadmonitorpb.Worker {
 	}.Build()
 }
 
-func rankProto(r *load.Rank, received load.Instant) *loadmonitorpb.Rank {
+func rankProto(r *load.Rank, reason string, received load.Instant) *loadmonitorpb.Rank {
 	b := loadmonitorpb.Rank_builder{
 		DpRank:                     r.Load.DPRank,
 		Freshness:                  loadmonitorpb.Freshness(r.Freshness),
 		ReceivedUs:                 uint64(received),
-		Reason:                     r.Reason,
+		Reason:                     reason,
 		NumRunningReqs:             known(r.Load.Int(load.NumRunningReqs)),
 		NumWaitingReqs:             known(r.Load.Int(load.NumWaitingReqs)),
 		NumWaitingUncachedTokens:   known(r.Load.Int(load.NumWaitingUncachedTokens)),
