@@ -161,7 +161,8 @@ func (a *Aggregator) publish(marks bool) {
 	}
 	remember(s, removed)
 	s.Summary = p.summary
-	s.CapturedAt, s.Captured = time.Now(), a.Now()
+	s.CapturedAt = time.Now()
+	s.Captured = a.instant(s.CapturedAt)
 
 	// The lists are kept for their capacity, not for the workers in them.
 	clear(dirty)
