@@ -7,12 +7,14 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 )
 
-// Engines is the HTTP side of engines that push: what registration asks them. Each has a listener of its own, because the
-// address is an engine's identity; no requests come but a few for each lease.
+// Engines is the HTTP side of engines that push: what registration asks them. Each has an address of its own, which is its
+// identity; no requests come but a few for each lease.
 type Engines struct {
 	ranks   int
 	server  *http.Server
@@ -26,23 +28,65 @@ type Engines struct {
 	all     chan struct{}   // closed when all are
 }
 
-// ListenEngines opens a port of the host for each engine and serves it.
+// ListenEngines opens an address for each engine and serves it: a port of the host, or on Linux, where the host is on
+// loopback, an address of the loopback network with one port for all, so that thousands take one listener.
 func ListenEngines(ctx context.Context, host string, n, ranks int) (*Engines, error) {
 	e := &Engines{ranks: ranks, started: map[string]bool{}, all: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /server_info", e.info)
 	mux.HandleFunc("POST /v1/start_reporting", e.start)
 	e.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second, ErrorLog: log.New(discard{}, "", 0)}
+	listen := e.listenEach
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Is4() && ip.IsLoopback() && runtime.GOOS == "linux" {
+		listen = e.listenOnLoopback
+	}
+	if err := listen(ctx, host, n); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *Engines) listenEach(ctx context.Context, host string, n int) error {
 	for range n {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
 		if err != nil {
-			e.Close()
-			return nil, fmt.Errorf("engine %d of %d: %w: raise the open-file limit or ask for fewer workers", len(e.urls)+1, n, err)
+			return fmt.Errorf("engine %d of %d: %w: raise the open-file limit or ask for fewer workers", len(e.urls)+1, n, err)
 		}
 		e.urls = append(e.urls, "http://"+l.Addr().String())
 		e.serving.Go(func() { _ = e.server.Serve(l) })
 	}
-	return e, nil
+	return nil
+}
+
+// listenOnLoopback gives the engines the addresses from 127.1.0.0 on. Linux has all of them, and one listener hears them all.
+func (e *Engines) listenOnLoopback(ctx context.Context, _ string, n int) error {
+	if n > 1<<20 {
+		return fmt.Errorf("%d engines: at most %d", n, 1<<20)
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp4", "0.0.0.0:0")
+	if err != nil {
+		return err
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	for i := range n {
+		e.urls = append(e.urls, fmt.Sprintf("http://127.%d.%d.%d:%d", 1+i>>16, i>>8&255, i&255, port))
+	}
+	e.serving.Go(func() { _ = e.server.Serve(onLoopback{l}) })
+	return nil
+}
+
+// onLoopback hangs up on whoever comes from elsewhere.
+type onLoopback struct{ net.Listener }
+
+func (l onLoopback) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil || c.RemoteAddr().(*net.TCPAddr).IP.IsLoopback() {
+			return c, err
+		}
+		_ = c.Close()
+	}
 }
 
 type discard struct{}

@@ -23,8 +23,9 @@ decode as routers do. At the end it removes what it registered and says how many
 lost, how long reports took from their send to a decoding watcher's view, and what a watcher received.
 
 It ends with an error when anything was lost: a report that the monitor did not take, a stream or watch that ended, or a
-worker whose newest report a decoding watcher does not show. The engines listen on --engine-host, one port each, where the
-monitor must reach them: registration asks them as it asks real ones. The monitor's own counters are read from --http.`,
+worker whose newest report a decoding watcher does not show. The engines listen on --engine-host, one port each, or on
+loopback under Linux one address each of 127.0.0.0/8; the monitor must reach them there: registration asks them as it asks
+real ones. The monitor's own counters are read from --http.`,
 		Example: `  loadmonitor serve --max-workers 20000 &
   loadmonitor bench --workers 1000 --ranks 8 --rate 5 --watchers 100 --duration 1m`,
 		Args: cobra.NoArgs,
