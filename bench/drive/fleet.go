@@ -108,8 +108,10 @@ func (f *Fleet) open(ctx, streams context.Context) error {
 	for c, conn := range f.conns {
 		wg.Go(func() {
 			for i := c; i < len(f.workers) && ctx.Err() == nil; i += len(f.conns) {
+				// By itself gRPC keeps what a stream has sent, up to 256 KiB, until the other end says something, for a retry.
 				s, err := conn.NewStream(streams, &modelgatewaypb.LoadMonitorService_ServiceDesc.Streams[0],
-					modelgatewaypb.LoadMonitorService_Report_FullMethodName, grpc.ForceCodecV2(RawCodec()), grpc.WaitForReady(true))
+					modelgatewaypb.LoadMonitorService_Report_FullMethodName, grpc.ForceCodecV2(RawCodec()), grpc.WaitForReady(true),
+					grpc.MaxRetryRPCBufferSize(0))
 				if err != nil {
 					errs[c] = fmt.Errorf("open the report stream of %s: %w", f.opts.Workers[i], err)
 					return
