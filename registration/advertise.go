@@ -29,9 +29,9 @@ func unadvertisable(format string, args ...any) error {
 
 // to returns the address for the engine at origin: the configured one, else the listener's own where it listens at one
 // address only, else the local address from which this host reaches that engine. An engine elsewhere is never sent to a
-// listener, or told an address, that only this host can reach.
-func (a advertise) to(ctx context.Context, origin string) (netip.AddrPort, error) {
-	local, remote, err := a.route(ctx, origin)
+// listener, or told an address, that only this host can reach. over is the connection to it; nil: there is none yet.
+func (a advertise) to(ctx context.Context, origin string, over net.Conn) (netip.AddrPort, error) {
+	local, remote, err := a.way(ctx, origin, over)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
@@ -61,6 +61,18 @@ func (a advertise) to(ctx context.Context, origin string) (netip.AddrPort, error
 		}
 	}
 	return netip.AddrPortFrom(ip, cmp.Or(a.port, a.listen.Port())), nil
+}
+
+// way returns both ends of the way to an origin: those of the connection to it, or of the one that would be made.
+func (a advertise) way(ctx context.Context, origin string, over net.Conn) (local, remote netip.Addr, err error) {
+	if over != nil {
+		from, ok := over.LocalAddr().(*net.TCPAddr)
+		to, okToo := over.RemoteAddr().(*net.TCPAddr)
+		if ok && okToo {
+			return from.AddrPort().Addr().Unmap(), to.AddrPort().Addr().Unmap(), nil
+		}
+	}
+	return a.route(ctx, origin)
 }
 
 // routeOver returns a function that asks the kernel which way a packet to origin would take: connecting a UDP socket

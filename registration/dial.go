@@ -2,11 +2,14 @@ package registration
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
-	"net/http"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/loadmonitor/loadmonitor/load"
 )
 
 // nextAddress is how long an address of a name has before the next one is tried beside it.
@@ -14,34 +17,32 @@ const nextAddress = 300 * time.Millisecond
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// attempt is what a request and the dial that the transport makes for it know of each other.
+// attempt is a context within which is dialled. It knows whether the host's name is being looked up.
 type attempt struct {
-	context.Context             // of the request
-	lookingUp       atomic.Bool // its host's name
+	context.Context
+	lookingUp atomic.Bool
 }
 
-type attemptKey struct{}
-
-func withAttempt(ctx context.Context) context.Context {
-	return context.WithValue(ctx, attemptKey{}, &attempt{Context: ctx})
-}
-
-// attemptOf returns the context within which to dial. By itself the transport lets a dial go on after its request has
-// ended, so that a worker that swallows packets, or was removed, would keep a socket for minutes.
-func attemptOf(ctx context.Context) context.Context {
-	if a, ok := ctx.Value(attemptKey{}).(*attempt); ok {
-		return a
+// connect connects to an engine, with TLS where it is to speak it.
+func (e *engines) connect(ctx context.Context, w *load.Worker) (net.Conn, error) {
+	a := &attempt{Context: ctx}
+	c, err := e.dial(a, "tcp", w.Origin)
+	if err != nil {
+		if a.lookingUp.Load() {
+			// A name that was being looked up until the end is the reason, not the engine behind it (case L3).
+			err = &net.DNSError{Err: "no answer", IsTimeout: true}
+		}
+		return nil, err
 	}
-	return ctx
-}
-
-// unanswered says why a request got no answer. A name that was being looked up until the end is the reason, not the
-// engine behind it (case L3).
-func unanswered(req *http.Request, err error) answer {
-	if a, ok := req.Context().Value(attemptKey{}).(*attempt); ok && a.lookingUp.Load() {
-		err = &net.DNSError{Err: "no answer", IsTimeout: true}
+	if !strings.HasPrefix(w.URL, "https:") {
+		return c, nil
 	}
-	return failed(err)
+	t := tls.Client(c, &tls.Config{ServerName: hostOf(w.Origin)})
+	if err := t.HandshakeContext(ctx); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return t, nil
 }
 
 // dialerOf returns how to reach an address, whose host is looked up by resolve; nil: by Go's own resolver, which holds no

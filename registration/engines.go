@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -16,13 +17,8 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-const (
-	// maxAnswerBytes bounds what is read of an engine's answer, its header included.
-	maxAnswerBytes = 64 << 10
-	// maxIdle bounds the connections that are kept between two requests. Where there are more engines none is kept: each would
-	// be closed for another one before its engine is asked again.
-	maxIdle = 1024
-)
+// maxAnswerBytes bounds what is read of an engine's answer, its header included.
+const maxAnswerBytes = 64 << 10
 
 // purpose says what a request is for. Each has slots of its own, so that engines that hang, which fill those for another
 // try, take them neither from engines that answered last time nor from workers that were never asked.
@@ -49,15 +45,13 @@ func newSlots(n int) (s slots) {
 // engines is the way to all engines: HTTP with bounded connections and requests.
 type engines struct {
 	// immutable after newEngines
-	timing      timing
-	advertise   advertise
-	maxRanks    int
-	kept, fresh *http.Transport // connections are used again, or never
-	dial        dialFunc        // of both transports
+	timing    timing
+	advertise advertise
+	maxRanks  int
+	dial      dialFunc
+	idle      *idle
 
 	postSlots, probeSlots slots
-
-	crowd atomic.Bool // there are more engines than maxIdle
 
 	posts, probes [outcomes]atomic.Uint64
 }
@@ -74,29 +68,12 @@ func newEngines(o *Options) *engines {
 		port:   o.AdvertisePort,
 		route:  routeOver(e.dial),
 	}
-	e.kept = &http.Transport{
-		// Engines are dialled directly whatever the environment says: a proxy would see the tokens, and the engine
-		// would be told the proxy's idea of our address.
-		Proxy: nil,
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return e.dial(attemptOf(ctx), network, addr)
-		},
-		TLSHandshakeTimeout:    o.Timeout,
-		DisableCompression:     true,
-		MaxIdleConns:           maxIdle,
-		MaxIdleConnsPerHost:    1,
-		IdleConnTimeout:        2 * max(o.Lease, o.ProbeInterval),
-		MaxResponseHeaderBytes: maxAnswerBytes,
-		WriteBufferSize:        1 << 10,
-		ReadBufferSize:         4 << 10,
-	}
-	e.fresh = e.kept.Clone()
-	e.fresh.DisableKeepAlives = true
+	e.idle = newIdle(2*max(o.Lease, o.ProbeInterval), openFiles)
 	e.postSlots, e.probeSlots = newSlots(o.MaxPosts), newSlots(o.MaxPosts)
 	return e
 }
 
-func (e *engines) close() { e.kept.CloseIdleConnections() }
+func (e *engines) close() { e.idle.close() }
 
 // startRequest is the body of POST /v1/start_reporting. The engine refuses any other key.
 type startRequest struct {
@@ -127,34 +104,32 @@ func (e *engines) start(ctx context.Context, w *load.Worker, token string, why p
 }
 
 func (e *engines) post(ctx context.Context, w *load.Worker, tokenFile string) answer {
-	at, err := e.advertise.to(ctx, w.Origin)
-	if err != nil {
-		return failed(err)
-	}
-	body, err := json.Marshal(startRequest{
-		IP:               at.Addr().String(),
-		Port:             at.Port(),
-		ReportIntervalMs: e.timing.interval.Milliseconds(),
-		LeaseTTLMs:       e.timing.lease.Milliseconds(),
+	resp, failure := e.send(ctx, w, false, func(over net.Conn) (*http.Request, answer) {
+		at, err := e.advertise.to(ctx, w.Origin, over)
+		if err != nil {
+			return nil, failed(err)
+		}
+		body, err := json.Marshal(startRequest{
+			IP:               at.Addr().String(),
+			Port:             at.Port(),
+			ReportIntervalMs: e.timing.interval.Milliseconds(),
+			LeaseTTLMs:       e.timing.lease.Milliseconds(),
+		})
+		if err != nil {
+			return nil, failed(err)
+		}
+		req, failure := e.request(ctx, http.MethodPost, w, "/v1/start_reporting", body, tokenFile)
+		if req != nil {
+			req.Header.Set("Content-Type", "application/json")
+		}
+		return req, failure
 	})
-	if err != nil {
-		return failed(err)
-	}
-	req, failure := e.request(ctx, http.MethodPost, w, "/v1/start_reporting", body, tokenFile)
-	if req == nil {
+	if resp == nil {
 		return failure
-	}
-	req.Header.Set("Content-Type", "application/json")
-	// Asking twice grants one lease, so the transport may try again when the engine closed an idle connection under the
-	// request. An empty value says so without going on the wire.
-	req.Header["Idempotency-Key"] = nil
-	resp, err := e.via(w, false).RoundTrip(req)
-	if err != nil {
-		return unanswered(req, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < http.StatusOK {
-		// After 101 the body is the connection itself, which neither ends nor heeds the context.
+		// After 101 the body is the connection itself.
 		return judge(resp.StatusCode, resp.Header, nil, tokenFile)
 	}
 	answered, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
@@ -166,17 +141,48 @@ func (e *engines) post(ctx context.Context, w *load.Worker, tokenFile string) an
 	return judge(resp.StatusCode, resp.Header, answered, tokenFile)
 }
 
-// via returns the transport for a request. A name may have moved (case L4): a connection that is kept would go on talking
-// to whoever had it before.
-func (e *engines) via(w *load.Worker, fresh bool) *http.Transport {
-	if _, err := netip.ParseAddr(hostOf(w.Origin)); err != nil || fresh || e.crowd.Load() {
-		return e.fresh
+// send sends a request to an engine once, over the connection that is kept for it or a new one, and returns the answer, or
+// no response and why. build makes the request for the connection that it is given, or for one that is to be made. It may be
+// called twice and the engine may be asked twice, when it closed the kept connection under the first request: asking is
+// idempotent.
+func (e *engines) send(ctx context.Context, w *load.Worker, fresh bool, build func(over net.Conn) (*http.Request, answer)) (*http.Response, answer) {
+	var keep func(net.Conn)
+	// A name may have moved (case L4): a connection that is kept would go on talking to whoever had it before.
+	if _, err := netip.ParseAddr(hostOf(w.Origin)); err == nil && !fresh {
+		keep = func(c net.Conn) { e.idle.put(w.URL, c) }
+		if c := e.idle.take(w.URL); c != nil {
+			req, failure := build(c)
+			if req == nil {
+				_ = c.Close()
+				return nil, failure
+			}
+			resp, err := over(ctx, c, req, keep)
+			if err == nil {
+				return resp, answer{}
+			}
+			if !errors.Is(err, errNoAnswer) {
+				return nil, failed(err)
+			}
+		}
 	}
-	return e.kept
+	req, failure := build(nil)
+	if req == nil {
+		return nil, failure
+	}
+	c, err := e.connect(ctx, w)
+	if err != nil {
+		return nil, failed(err)
+	}
+	req.Close = keep == nil
+	resp, err := over(ctx, c, req, keep)
+	if err != nil {
+		return nil, failed(err)
+	}
+	return resp, answer{}
 }
 
 // request makes a request to an engine, with the token of a file if one is named. Without a request the answer says why.
-// It is sent by a transport and not by a client: no redirects, no cookies.
+// It is sent as it is: no redirects, no cookies, and no proxy, which would see the tokens.
 func (e *engines) request(ctx context.Context, method string, w *load.Worker, path string, body []byte, tokenFile string) (*http.Request, answer) {
 	var token string
 	if tokenFile != "" {
@@ -189,7 +195,7 @@ func (e *engines) request(ctx context.Context, method string, w *load.Worker, pa
 	// Built from its parts: the engine derives the worker's address from the Host header, so that must be the origin to
 	// the letter, default port included.
 	to := &url.URL{Scheme: scheme, Host: w.Origin, Path: path}
-	req, err := http.NewRequestWithContext(withAttempt(ctx), method, to.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, failed(err)
 	}

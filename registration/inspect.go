@@ -3,6 +3,7 @@ package registration
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"time"
 
@@ -36,19 +37,18 @@ func (e *engines) inspect(ctx context.Context, w *load.Worker, keyFile string, w
 }
 
 func (e *engines) get(ctx context.Context, w *load.Worker, keyFile string, fresh bool) inspection {
-	req, failure := e.request(ctx, http.MethodGet, w, "/server_info", nil, keyFile)
-	if req == nil {
+	resp, failure := e.send(ctx, w, fresh, func(net.Conn) (*http.Request, answer) {
+		return e.request(ctx, http.MethodGet, w, "/server_info", nil, keyFile)
+	})
+	if resp == nil {
 		return inspection{answer: failure}
-	}
-	resp, err := e.via(w, fresh).RoundTrip(req)
-	if err != nil {
-		return inspection{answer: unanswered(req, err)}
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return inspection{answer: judgeInfo(resp.StatusCode, resp.Header, keyFile)}
 	}
 	in := inspection{answer: answer{http: resp.StatusCode}}
+	var err error
 	in.facts, err = readServerInfo(resp.Body, e.maxRanks)
 	switch {
 	case err == nil:

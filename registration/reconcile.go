@@ -20,7 +20,6 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 
 	targets, dropped := merge(all, r.opts.MaxWorkers)
 	r.reportOverflow(dropped)
-	r.engines.crowd.Store(len(targets) > maxIdle)
 
 	var added, changed, removed, conflicts, learned int
 	entries := make([]*entry, len(targets))

@@ -140,7 +140,7 @@ func TestAdvertise_To(t *testing.T) {
 			}
 			a := mustNew(t, o).engines.advertise
 			a.route = routed(tt.local, tt.remote)
-			got, err := a.to(t.Context(), "engine:1")
+			got, err := a.to(t.Context(), "engine:1", nil)
 			var blocked *unadvertisedError
 			switch {
 			case err == nil && got.String() != tt.want:

@@ -1,0 +1,158 @@
+package registration
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// filesOf says how many files are open and may be.
+func filesOf(open, limit int) func() (int, int) {
+	return func() (int, int) { return open, limit }
+}
+
+// ended reports whether the other end of a pipe has been closed.
+func ended(t *testing.T, c net.Conn) bool {
+	t.Helper()
+	switch err := c.SetReadDeadline(time.Now()); err {
+	case nil:
+		return false
+	case io.ErrClosedPipe:
+		return true
+	default:
+		t.Fatal(err)
+		return false
+	}
+}
+
+func TestIdle_ConnectionsThatNobodyTakesAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newIdle(30*time.Second, filesOf(10, 1000))
+		ours, theirs := net.Pipe()
+		p.put("http://w:1", ours)
+		time.Sleep(29 * time.Second)
+		if got := p.take("http://w:1"); got != ours {
+			t.Fatal("the connection is gone before its time")
+		}
+		p.put("http://w:1", ours)
+		time.Sleep(29 * time.Second)
+		if ended(t, theirs) {
+			t.Error("the connection was closed although it was used again")
+		}
+		time.Sleep(6 * time.Second)
+		if !ended(t, theirs) || p.take("http://w:1") != nil {
+			t.Error("the connection is kept after its time")
+		}
+	})
+}
+
+func TestIdle_OneForEachEngine(t *testing.T) {
+	p := newIdle(time.Minute, filesOf(10, 1000))
+	first, _ := net.Pipe()
+	second, theirs := net.Pipe()
+	p.put("http://w:1", first)
+	p.put("http://w:1", second)
+	if !ended(t, theirs) || p.take("http://w:1") != first {
+		t.Error("a second connection is kept for an engine")
+	}
+	p.put("http://w:1", first)
+	p.close()
+	third, theirs := net.Pipe()
+	p.put("http://w:1", third)
+	if !ended(t, theirs) {
+		t.Error("a connection is kept after the end")
+	}
+}
+
+// A quarter of the files stays free, whoever opened the others.
+func TestIdle_KeepsWhatTheFileLimitAllows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Int64
+		open.Store(10)
+		p := newIdle(time.Hour, func() (int, int) { return int(open.Load()), 100 })
+		count := func() (kept int) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.conns)
+		}
+		for i := range 100 {
+			ours, _ := net.Pipe()
+			p.put(fmt.Sprint(i), ours)
+		}
+		if got := count(); got != 65 {
+			t.Errorf("%d connections are kept, want 65", got)
+		}
+		open.Store(90) // of which 65 are these
+		time.Sleep(sweepEvery)
+		synctest.Wait()
+		if got := count(); got != 50 {
+			t.Errorf("%d connections are kept beside 25 other files, want 50", got)
+		}
+		open.Store(130) // more than the limit can be seen as
+		time.Sleep(sweepEvery)
+		synctest.Wait()
+		if got := count(); got != 0 {
+			t.Errorf("%d connections are kept beside 80 other files, want none", got)
+		}
+		p.close()
+	})
+}
+
+func TestOpenFiles_CountsThemAndKnowsTheLimit(t *testing.T) {
+	open, limit := openFiles()
+	if open < 3 || limit < open {
+		t.Fatalf("%d files of %d", open, limit)
+	}
+	for range 50 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	if now, _ := openFiles(); now < open+20 { // others may have left gaps
+		t.Errorf("%d files after 50 more were opened, %d before", now, open)
+	}
+}
+
+// A connection that speaks TLS is kept and looked at as any other.
+func TestIdle_SilenceOfTLS(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+	defer srv.Close()
+	c, err := tls.Dial("tcp", srv.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	kept := 0
+	for i := range 2 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := over(t.Context(), c, req, func(net.Conn) { kept++ })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(resp.Body); string(text) != "{}" || err != nil {
+			t.Fatal(string(text), err)
+		}
+		_ = resp.Body.Close()
+		if kept != i+1 || !silent(c) {
+			t.Fatalf("kept %d times after %d answers", kept, i+1)
+		}
+	}
+	srv.CloseClientConnections()
+	for begin := time.Now(); silent(c); time.Sleep(time.Millisecond) {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal("the end of the connection is not seen")
+		}
+	}
+}
