@@ -33,7 +33,8 @@ func (t *target) stream(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	stream, err := modelgatewaypb.NewLoadMonitorServiceClient(conn).Report(ctx)
+	// By itself grpc keeps what was sent, up to 256 KiB, for a retry until the monitor says something, which it never does.
+	stream, err := modelgatewaypb.NewLoadMonitorServiceClient(conn).Report(ctx, grpc.MaxRetryRPCBufferSize(0))
 	if err != nil {
 		return err
 	}
