@@ -1,7 +1,9 @@
 package watch
 
 import (
+	"bytes"
 	"math"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -90,9 +92,25 @@ func encoded(ws *load.WorkerStatus) *wireWorker {
 	return ws.Memo.Get(func() any { return encodeWorker(ws) }).(*wireWorker)
 }
 
+// drafts are where wire forms grow: what is kept of thousands of workers has no spare bytes. *[]byte.
+var drafts = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxDraft bounds what a draft keeps, bytes: more than 64 ranks take.
+const maxDraft = 16 << 10
+
 func encodeWorker(ws *load.WorkerStatus) *wireWorker {
-	// A rank with every signal takes about 130 bytes; growing once or twice more costs less than measuring first.
-	b := make([]byte, 0, 256+len(ws.Worker.ID)+len(ws.Worker.URL)+144*len(ws.Ranks))
+	draft := drafts.Get().(*[]byte)
+	b, ranks := appendWorker((*draft)[:0], ws)
+	w := &wireWorker{bytes: bytes.Clone(b), ranks: ranks}
+	if cap(b) <= maxDraft {
+		*draft = b
+	}
+	drafts.Put(draft)
+	return w
+}
+
+// appendWorker appends the wire form of a worker and returns where its ranks begin.
+func appendWorker(b []byte, ws *load.WorkerStatus) (_ []byte, ranks int) {
 	b = appendUint(b, workerHandle, uint64(ws.Handle))
 	b = appendString(b, workerID, ws.Worker.ID)
 	b = appendString(b, workerURL, ws.Worker.URL)
@@ -119,11 +137,11 @@ func encodeWorker(ws *load.WorkerStatus) *wireWorker {
 	}
 	b = appendString(b, workerLastError, ws.LastError)
 	b = appendString(b, workerTransportReason, ws.Worker.TransportReason)
-	ranks := len(b)
+	ranks = len(b)
 	for i := range ws.Ranks {
 		b = appendMessage(b, workerRanks, func(b []byte) []byte { return appendRank(b, &ws.Ranks[i], ws.RankReason(i)) })
 	}
-	return &wireWorker{bytes: b, ranks: ranks}
+	return b, ranks
 }
 
 func appendAggregate(b []byte, a *load.Aggregate) []byte {
