@@ -35,7 +35,7 @@ func (r *Registry) Confirm(ctx context.Context, workerID string) error {
 	case in.outcome != granted:
 		return fmt.Errorf("/server_info: %s", in.reason)
 	}
-	is := choose(e.target, known{facts: in.facts, told: true, generation: e.known.generation}, &r.opts)
+	is := choose(e.target, known{facts: in.facts, told: true, generation: e.known.Value().generation}, &r.opts)
 	return differs(was, is)
 }
 

@@ -12,7 +12,6 @@ import (
 type loop struct {
 	// immutable once started
 	turn   func(context.Context) (next time.Time, ok bool) // false: there is no next one
-	ended  chan struct{}                                   // closed after the last turn
 	ctx    context.Context
 	before *loop  // must have ended before the first turn; nil: none
 	done   func() // called after the last turn
@@ -23,10 +22,12 @@ type loop struct {
 	cancel  context.CancelFunc // of the turn under way; nil: none is
 	again   bool               // another turn is due when that one ends
 	stopped bool
+	isOver  bool          // the last turn has ended
+	ended   chan struct{} // closed then; nil: nobody waits for it
 }
 
 func newLoop(turn func(context.Context) (time.Time, bool)) loop {
-	return loop{turn: turn, ended: make(chan struct{})}
+	return loop{turn: turn}
 }
 
 // start begins the turns, the first one when before has ended. done is called after the last one.
@@ -64,7 +65,7 @@ func (l *loop) stop() {
 // run takes a turn, and further ones that are due at its end.
 func (l *loop) run() {
 	if l.before != nil {
-		<-l.before.ended
+		<-l.before.whenOver()
 		l.before = nil
 	}
 	l.mu.Lock()
@@ -90,18 +91,33 @@ func (l *loop) run() {
 }
 
 func (l *loop) end() {
-	close(l.ended)
+	l.mu.Lock()
+	l.isOver = true
+	if l.ended != nil {
+		close(l.ended)
+	}
+	l.mu.Unlock()
 	l.done()
 }
 
 // over reports whether the last turn has ended.
 func (l *loop) over() bool {
-	select {
-	case <-l.ended:
-		return true
-	default:
-		return false
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.isOver
+}
+
+// whenOver returns a channel that is closed after the last turn.
+func (l *loop) whenOver() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended == nil {
+		l.ended = make(chan struct{})
+		if l.isOver {
+			close(l.ended)
+		}
 	}
+	return l.ended
 }
 
 // plan is when to ask next, and what may bring that forward.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/loadmonitor/loadmonitor/load"
 )
@@ -28,9 +29,9 @@ type probe struct {
 
 	mu sync.Mutex
 	// guarded by mu
-	known   known
-	trouble string              // of the newest request; empty: it was answered
-	asking  []chan<- inspection // who waits for the answer to the next request; each has room for it
+	known   unique.Handle[known] // engines of a fleet have most in common, so equal ones share it
+	trouble string               // of the newest request; empty: it was answered
+	asking  []chan<- inspection  // who waits for the answer to the next request; each has room for it
 
 	// used only by turns
 	plan     plan
@@ -55,7 +56,7 @@ type known struct {
 // decided reports whether the engine's word on what is not configured is known, or is known not to come.
 func (k *known) decided() bool { return k.told || k.silent }
 
-func newProbe(r *Registry, t *target, k known) *probe {
+func newProbe(r *Registry, t *target, k unique.Handle[known]) *probe {
 	p := &probe{
 		worker:  &t.worker,
 		open:    t.open(),
@@ -75,7 +76,7 @@ func sameProbe(x, y *target) bool {
 		(x.worker.Conflict == "") == (y.worker.Conflict == "")
 }
 
-func (p *probe) state() known {
+func (p *probe) state() unique.Handle[known] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.known
@@ -107,7 +108,7 @@ func (p *probe) ask(ctx context.Context) (inspection, error) {
 		return in, nil
 	case <-ctx.Done():
 		return inspection{}, ctx.Err()
-	case <-p.loop.ended:
+	case <-p.loop.whenOver():
 		return inspection{}, load.ErrWorkerRemoved
 	}
 }
@@ -163,7 +164,7 @@ func (p *probe) once(ctx context.Context, fresh bool) inspection {
 		why = vouching
 	case p.failures > 0:
 		why = nextTry
-	case p.state().told:
+	case p.state().Value().told:
 		why = renewal
 	}
 	return p.engines.inspect(ctx, p.worker, p.keyFile, why, fresh)
@@ -199,12 +200,12 @@ func (p *probe) digest(in *inspection, now time.Time) plan {
 // learn takes the engine's word and reports whether it said something else before.
 func (p *probe) learn(f facts) (changed bool) {
 	p.mu.Lock()
-	was := p.known
+	was := p.known.Value()
 	k := known{facts: f, told: true, generation: was.generation}
 	if was.told && (f.model() != was.facts.model() || f.mode != was.facts.mode) {
 		k.generation++
 	}
-	p.known, p.trouble = k, ""
+	p.known, p.trouble = unique.Make(k), ""
 	p.mu.Unlock()
 	if k != was {
 		p.learned()
@@ -217,13 +218,13 @@ func (p *probe) fail(in *inspection, young bool) (enough bool) {
 	definite := in.definite(young)
 	p.mu.Lock()
 	p.trouble = in.reason
-	k := p.known
+	k := p.known.Value()
 	if !k.told && (definite || !k.silent) {
 		// An engine that was there and is away stays what it was.
 		k.silent, k.trouble = definite, in.reason
 	}
-	changed := k != p.known
-	p.known = k
+	changed := k != p.known.Value()
+	p.known = unique.Make(k)
 	p.mu.Unlock()
 	if changed {
 		p.learned()

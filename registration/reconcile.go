@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"unique"
 
 	"github.com/loadmonitor/loadmonitor/load"
 )
@@ -72,9 +73,9 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 	}
 
 	// The sink first: an engine that answers a new loop's request at once must find its worker known.
-	if first := !r.discovered; first || !slices.EqualFunc(workers, r.published, load.Worker.Equal) {
+	if first := !r.discovered; first || !slices.EqualFunc(choices, r.published, sameWorker) {
 		r.discovered = true
-		r.published = slices.Clone(workers)
+		r.published = choices
 		r.opts.Sink.SetWorkers(workers)
 	}
 	r.hand(choices)
@@ -158,16 +159,19 @@ func (r *Registry) entry(t *target, old *entry) *entry {
 	case old != nil && old.target.worker.URL == t.worker.URL:
 		e.probe = newProbe(r, t, old.probe.state())
 	default:
-		e.probe = newProbe(r, t, known{})
+		e.probe = newProbe(r, t, unique.Make(known{}))
 	}
 	e.known = e.probe.state()
 	if old != nil && old.known == e.known && old.target.describes(t) {
 		e.choice = old.choice
 	} else {
-		e.choice = choose(t, e.known, &r.opts)
+		e.choice = choose(t, e.known.Value(), &r.opts)
 	}
 	return e
 }
+
+// sameWorker reports whether the sink gets the same for both.
+func sameWorker(x, y *choice) bool { return x == y || x.worker.Equal(y.worker) }
 
 // sameLease reports whether the engine's lease for x serves y: everything is the same that decides whom we ask, and
 // everything whose change makes the aggregator start the worker anew, because that ends the engine's stream and only the

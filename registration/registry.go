@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/loadmonitor/loadmonitor/load"
 )
@@ -103,8 +104,8 @@ type Registry struct {
 	endingLeases, endingProbes map[string]*loop
 
 	// used only by Run
-	discovered bool // the sink has a first set
-	published  []load.Worker
+	discovered bool               // the sink has a first set
+	published  []*choice          // what the sink has
 	overflow   bool               // an episode of too many workers is going on
 	dialled    bool               // the dialer has a first set
 	ends       []RankEndpoint     // as the dialer has them
@@ -114,7 +115,7 @@ type Registry struct {
 // entry is one registered worker and its loops.
 type entry struct {
 	target *target
-	known  known // of its engine, when the choice was made
+	known  unique.Handle[known] // of its engine, when the choice was made
 	choice *choice
 	lease  *lease
 	probe  *probe
