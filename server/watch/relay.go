@@ -12,9 +12,9 @@ import (
 // relay passes each publication on to the watchers group by group, one interval of the pace from first to last, so that
 // a thousand of them do not wake at once (rule W8):
 //
-//	publication ─► relay ─► gate 0 ─► watchers 0, 64, 128 …
-//	                  │ a millisecond or more
-//	                  └───► gate 1 ─► watchers 32, 96, 160 …
+//	publication ─► relay ─► gate 0 ─► watchers 0, 512, 1024 …
+//	                  │ a step, for as many gates as fall into it
+//	                  └───► gate 1 ─► watchers 256, 768 …
 //
 // A gate opens after the publication can be read. Those who come through look at what the relay shows, which is renewed a few
 // times in a round: showing each group what is newest would make frames of its own for each, of which large ones cost more
@@ -25,20 +25,26 @@ type relay struct {
 	source Source
 	pace   *pace
 
-	gates [64]gate
+	gates [1 << gateBits]gate
 	shown atomic.Pointer[load.Publication] // nil: nothing yet
+	took  atomic.Int64                     // nanoseconds of the last round
 
 	mu       sync.Mutex
 	watchers uint64        // guarded by mu
-	drawn    uint8         // guarded by mu; gates given out
+	drawn    uint16        // guarded by mu; gates given out
 	stop     chan struct{} // guarded by mu; ends the goroutine that there is while there are watchers
 }
+
+// gateBits says how many gates there are: 1,000 watchers with large frames wake in twos, so that a report waits behind a few
+// sends only.
+const gateBits = 9
 
 // phases is how often in a round what is shown is renewed.
 const phases = 4
 
-// relayStep is the least time between two openings: waking a few watchers together costs much less than waking each by
-// itself.
+// relayStep is the least time planned between two openings: waking a few watchers together costs much less than waking each by
+// itself, and the runtime's timers are no finer where nothing else happens. They come late by the time that the sends of the
+// group before take, so a round of short steps takes up to half as long again as the interval.
 const relayStep = time.Millisecond
 
 // gate is where the watchers of one group wait.
@@ -56,7 +62,7 @@ func (r *relay) join() *gate {
 		go r.run(r.stop)
 	}
 	r.drawn++
-	return &r.gates[bits.Reverse8(r.drawn)>>2]
+	return &r.gates[bits.Reverse16(r.drawn)>>(16-gateBits)]
 }
 
 func (r *relay) leave() {
@@ -84,11 +90,13 @@ func (r *relay) run(stop <-chan struct{}) {
 	}
 }
 
-// round opens every gate once and returns when the interval is over; false when it was stopped.
+// round opens every gate once and returns when the interval is over; false when it was stopped. A round that falls behind, as
+// in a collection of garbage, hardly hurries: the sends that it put together would stand in the way of reports.
 func (r *relay) round(stop <-chan struct{}, timer *time.Timer) bool {
 	interval := r.pace.interval()
 	steps := int(min(max(1, interval/relayStep), time.Duration(len(r.gates))))
 	begun := time.Now()
+	defer func() { r.took.Store(int64(time.Since(begun))) }()
 	for i := range steps {
 		if phase := i * phases / steps; i == 0 || phase != (i-1)*phases/steps {
 			r.shown.Store(r.source.Current())
@@ -99,7 +107,8 @@ func (r *relay) round(stop <-chan struct{}, timer *time.Timer) bool {
 		if interval == 0 {
 			continue
 		}
-		timer.Reset(time.Until(begun.Add(interval * time.Duration(i+1) / time.Duration(steps))))
+		step := interval / time.Duration(steps)
+		timer.Reset(max(time.Until(begun.Add(time.Duration(i+1)*step)), step*3/4))
 		select {
 		case <-timer.C:
 		case <-stop:
@@ -107,6 +116,15 @@ func (r *relay) round(stop <-chan struct{}, timer *time.Timer) bool {
 		}
 	}
 	return true
+}
+
+// interval returns how much time lies between two sends to one watcher under load: what the pace asks for, or what a round
+// takes if that is more; 0 when the pace is no limit.
+func (r *relay) interval() time.Duration {
+	if d := r.pace.interval(); d > 0 {
+		return max(d, time.Duration(r.took.Load()))
+	}
+	return 0
 }
 
 // show returns what a watcher looks at: what is shown, unless the watcher is ahead of that.

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/loadmonitor/loadmonitor/load"
 )
 
 // sendCost is what a send costs as far as the pace of these tests knows. Time in a bubble does not pass while code runs, so
@@ -160,6 +162,60 @@ func TestRelay_RunsWhileThereAreWatchers(t *testing.T) {
 			}
 			r.leave()
 			r.leave()
+		}
+	})
+}
+
+// slowSource stands still once, in the second look that is taken at it.
+type slowSource struct {
+	*source
+	looks int
+}
+
+func (s *slowSource) Current() *load.Publication {
+	if s.looks++; s.looks == 2 {
+		time.Sleep(80 * time.Millisecond)
+	}
+	return s.source.Current()
+}
+
+// Rule W8: after a stall the groups that are late are not all let through at once.
+func TestRelay_DoesNotHurryAfterAStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		p := &pace{}
+		p.cpus.Store(1)
+		p.watchers.Store(100)
+		p.cost.Store(int64(time.Millisecond / 2)) // an interval of 100 ms, 100 steps
+		r := &relay{source: &slowSource{source: newSource(f.publish())}, pace: p}
+		var opened sync.Map
+		start := time.Now()
+		for i := range len(r.gates) {
+			g := r.join()
+			go func() {
+				<-g.enter()
+				g.leave()
+				opened.Store(i, time.Since(start))
+				r.leave()
+			}()
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		perStep := make(map[time.Duration]int)
+		opened.Range(func(_, at any) bool {
+			perStep[at.(time.Duration)/time.Millisecond]++
+			return true
+		})
+		gates := 0
+		for ms, n := range perStep {
+			gates += n
+			if n > 2*(len(r.gates)/100+1) {
+				t.Errorf("%d of %d gates opened within the millisecond %d", n, len(r.gates), ms)
+			}
+		}
+		if gates != len(r.gates) {
+			t.Errorf("%d of %d gates opened", gates, len(r.gates))
 		}
 	})
 }
