@@ -109,7 +109,7 @@ func (b *bench) ingestDelay(row *result.Row) error {
 	const watchers = 1000
 	row.What, row.Unit, row.Against = "ingest delay p99 beside watchers", "ms", "the same without watchers"
 	l, note, err := b.heldLoad(reportLoad{workers: 200, ranks: 8, connections: 100, rate: 5},
-		func(l reportLoad) (figures, error) { return b.ingest(l, watchers) })
+		func(l reportLoad) (figures, error) { return b.ingest(l, watchers) }, onTime)
 	if err != nil {
 		return err
 	}
