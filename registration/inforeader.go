@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"sync"
 )
 
 // Bounds on one /server_info (rule LIFE2). Engines send some tens of kilobytes.
@@ -28,8 +29,20 @@ type infoReader struct {
 	kept []byte // what was read last, where it was to be kept
 }
 
+// infoBuffers are the buffers of readers: with thousands of engines a thousand answers come each second. *bufio.Reader.
+var infoBuffers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
+
 func newInfoReader(r io.Reader) *infoReader {
-	return &infoReader{r: bufio.NewReader(r), left: maxInfoBytes, kept: make([]byte, 0, 64)}
+	b := infoBuffers.Get().(*bufio.Reader)
+	b.Reset(r)
+	return &infoReader{r: b, left: maxInfoBytes, kept: make([]byte, 0, 64)}
+}
+
+// release gives the buffer back; the reader must not be used again.
+func (in *infoReader) release() {
+	in.r.Reset(nil)
+	infoBuffers.Put(in.r)
+	in.r = nil
 }
 
 // read returns the next byte. The end of the text is io.EOF here and errNoObject in everything that needs another byte.

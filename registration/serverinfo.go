@@ -56,6 +56,7 @@ const maxTopicBytes = 255
 // The error is errNoObject, errTooLarge, or that of r.
 func readServerInfo(r io.Reader, maxRanks int) (facts, error) {
 	in := newInfoReader(r)
+	defer in.release()
 	var f facts
 	var size, attention whole
 	var kv kvEvents
