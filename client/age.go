@@ -53,10 +53,11 @@ func (a *ageing) age(over func(at time.Time) bool) bool {
 			e = a.table.edit()
 		}
 		i := a.due[0].place
-		c := e.cell(i)
+		c := e.to.at(i)
 		a.summary.Add(c.status.Freshness, -1)
-		c.status = a.aged(*c, over)
+		c.status = a.aged(c, over)
 		a.summary.Add(c.status.Freshness, 1)
+		e.set(i, c)
 		a.table = e.to
 		if at, ok := a.deadline(i); ok {
 			a.due[0].at = at

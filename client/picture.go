@@ -68,15 +68,15 @@ func (held *picture) patched(changed []*Status, removed []uint32, marks []mark) 
 	p := &picture{index: held.index, tally: held.tally}
 	e := held.table.edit()
 	for i, s := range changed {
-		c := e.cell(places[i])
-		p.tally.Add(c.status.Freshness, -1)
+		p.tally.Add(e.to.at(places[i]).status.Freshness, -1)
 		p.tally.Add(s.Freshness, 1)
-		*c = cell{status: s} // marks end with the status that they were about
+		e.set(places[i], cell{status: s}) // marks end with the status that they were about
 	}
 	for _, m := range marks {
 		if i := held.index.byHandle.find(m.handle); i >= 0 {
-			c := e.cell(i)
+			c := e.to.at(i)
 			c.refreshed = max(c.refreshed, m.refreshed)
+			e.set(i, c)
 		}
 	}
 	p.table = e.to
@@ -88,7 +88,7 @@ func (held *picture) patched(changed []*Status, removed []uint32, marks []mark) 
 func (held *picture) rearranged(changed []*Status, places []int, removed []uint32, marks []mark) (*picture, error) {
 	now := make([]cell, held.table.n, held.table.n+len(changed))
 	for i := range held.table.n {
-		now[i] = *held.table.at(i)
+		now[i] = held.table.at(i)
 	}
 	for i, s := range changed {
 		if places[i] >= 0 {

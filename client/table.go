@@ -15,7 +15,11 @@ type cell struct {
 	refreshed load.Instant
 }
 
-type chunk [chunkSize]cell
+// chunk holds its cells as two lists, because look-ups mostly want the status alone: half of the cache lines.
+type chunk struct {
+	statuses  [chunkSize]*Status
+	refreshed [chunkSize]load.Instant
+}
 
 // table is an immutable list of workers sorted by id. Views share the chunks that did not change:
 //
@@ -32,13 +36,19 @@ func newTable(cells []cell) table {
 	t := table{chunks: make([]*chunk, (len(cells)+chunkSize-1)/chunkSize), n: len(cells)}
 	for i := range t.chunks {
 		t.chunks[i] = new(chunk)
-		copy(t.chunks[i][:], cells[i*chunkSize:])
+	}
+	for i, c := range cells {
+		to := t.chunks[i/chunkSize]
+		to.statuses[i%chunkSize], to.refreshed[i%chunkSize] = c.status, c.refreshed
 	}
 	return t
 }
 
-// at returns cell i, 0 <= i < t.n. It must not be changed.
-func (t *table) at(i int) *cell { return &t.chunks[uint(i)/chunkSize][uint(i)%chunkSize] }
+// at returns cell i, 0 <= i < t.n.
+func (t *table) at(i int) cell {
+	c, k := t.chunks[uint(i)/chunkSize], uint(i)%chunkSize
+	return cell{c.statuses[k], c.refreshed[k]}
+}
 
 // edit collects changes of cells for the next table.
 type edit struct {
@@ -49,8 +59,8 @@ type edit struct {
 // edit starts a copy of t; t itself does not change.
 func (t table) edit() *edit { return &edit{from: t, to: t} }
 
-// cell returns cell i of the copy, which may be changed.
-func (e *edit) cell(i int) *cell {
+// set replaces cell i of the copy.
+func (e *edit) set(i int, to cell) {
 	if !e.owned {
 		e.to.chunks = slices.Clone(e.from.chunks)
 		e.owned = true
@@ -60,5 +70,5 @@ func (e *edit) cell(i int) *cell {
 		own := *e.from.chunks[c]
 		e.to.chunks[c] = &own
 	}
-	return &e.to.chunks[c][i%chunkSize]
+	e.to.chunks[c].statuses[i%chunkSize], e.to.chunks[c].refreshed[i%chunkSize] = to.status, to.refreshed
 }
