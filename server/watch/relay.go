@@ -43,9 +43,9 @@ const gateBits = 9
 const phases = 4
 
 // relayStep is the least time planned between two openings: waking a few watchers together costs much less than waking each by
-// itself, and the runtime's timers are no finer where nothing else happens. They come late by the time that the sends of the
-// group before take, so a round of short steps takes up to half as long again as the interval.
-const relayStep = time.Millisecond
+// itself. The runtime's timers come late, by a millisecond at most and by the time that the sends of the group before take, so a
+// round of steps that are not much longer takes more than the interval.
+const relayStep = 1500 * time.Microsecond
 
 // gate is where the watchers of one group wait.
 type gate struct {

@@ -187,7 +187,7 @@ func TestRelay_DoesNotHurryAfterAStall(t *testing.T) {
 		p := &pace{}
 		p.cpus.Store(1)
 		p.watchers.Store(100)
-		p.cost.Store(int64(time.Millisecond / 2)) // an interval of 100 ms, 100 steps
+		p.cost.Store(int64(time.Millisecond / 2)) // an interval of 100 ms, 66 steps
 		r := &relay{source: &slowSource{source: newSource(f.publish())}, pace: p}
 		var opened sync.Map
 		start := time.Now()
@@ -210,7 +210,7 @@ func TestRelay_DoesNotHurryAfterAStall(t *testing.T) {
 		gates := 0
 		for ms, n := range perStep {
 			gates += n
-			if n > 2*(len(r.gates)/100+1) {
+			if n > 2*(len(r.gates)/66+1) {
 				t.Errorf("%d of %d gates opened within the millisecond %d", n, len(r.gates), ms)
 			}
 		}
