@@ -2,7 +2,9 @@ package registration
 
 import (
 	"crypto/tls"
+	"errors"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -17,7 +19,7 @@ const (
 )
 
 // idle keeps a connection to each engine between two requests: without a goroutine, and without more memory than the
-// socket's. What happens to a connection meanwhile shows when it is taken, or at the next sweep.
+// socket's and that of TLS. What happens to a connection meanwhile shows when it is taken, or at the next sweep.
 //
 // A connection that is kept costs a file. Others need files more, who cannot do without: engines' and watchers' connections,
 // ZMQ sockets. So a quarter of the open-file limit stays free, and the connections that find no room are closed after their
@@ -147,6 +149,12 @@ func (p *idle) close() {
 // taken for the answer to the next request.
 func silent(c net.Conn) bool {
 	if t, ok := c.(*tls.Conn); ok {
+		// It may hold what came together with the last answer. A read that is late to begin with takes nothing else.
+		_ = t.SetReadDeadline(time.Unix(1, 0))
+		if _, err := t.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+		_ = t.SetReadDeadline(time.Time{})
 		c = t.NetConn()
 	}
 	socket, ok := c.(syscall.Conn)

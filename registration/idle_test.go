@@ -192,3 +192,62 @@ func TestIdle_SilenceOfTLS(t *testing.T) {
 		}
 	}
 }
+
+// heldBack is a connection that sends all at once what it was given while held.
+type heldBack struct {
+	net.Conn
+	held    bool
+	pending []byte
+}
+
+func (c *heldBack) Write(p []byte) (int, error) {
+	if c.held {
+		c.pending = append(c.pending, p...)
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *heldBack) release() {
+	c.held = false
+	_, _ = c.Conn.Write(c.pending)
+}
+
+// What came with the last answer, in a TLS record of its own, is seen although it is not in the socket any more.
+func TestIdle_UnaskedWordsOverTLS(t *testing.T) {
+	for _, after := range []string{"", "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"} {
+		srv := httptest.NewTLSServer(http.NotFoundHandler())
+		certificates := srv.TLS.Certificates
+		srv.Close()
+		addr := listen(t, func(c net.Conn) {
+			h := &heldBack{Conn: c}
+			s := tls.Server(h, &tls.Config{Certificates: certificates})
+			_, _ = s.Read(make([]byte, 4096))
+			h.held = true
+			_, _ = io.WriteString(s, grant)
+			_, _ = io.WriteString(s, after)
+			h.release()
+			_, _ = io.Copy(io.Discard, s)
+		})
+		c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+addr, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := over(t.Context(), c, req, func(net.Conn) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if silent(c) != (after == "") {
+			t.Errorf("silent is %v although the engine said %q", silent(c), after)
+		}
+	}
+}
