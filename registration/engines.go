@@ -17,7 +17,7 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-// maxAnswerBytes bounds what is read of an engine's answer, its header included.
+// maxAnswerBytes bounds the header of an engine's answer, and the body but for that of /server_info.
 const maxAnswerBytes = 64 << 10
 
 // purpose says what a request is for. Each has slots of its own, so that engines that hang, which fill those for another

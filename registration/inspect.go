@@ -3,6 +3,7 @@ package registration
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -45,6 +46,7 @@ func (e *engines) get(ctx context.Context, w *load.Worker, keyFile string, fresh
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		_, _ = io.CopyN(io.Discard, resp.Body, maxAnswerBytes) // to its end, so that the connection can be kept
 		return inspection{answer: judgeInfo(resp.StatusCode, resp.Header, keyFile)}
 	}
 	in := inspection{answer: answer{http: resp.StatusCode}}

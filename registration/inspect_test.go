@@ -372,6 +372,34 @@ func TestInspect_ConnectionIsKeptForAddressesUnlessSomebodyWaits(t *testing.T) {
 	}
 }
 
+// An engine that refuses, with words, is asked over the same connection the next time, and so are its leases.
+func TestInspect_ConnectionIsKeptAfterARefusal(t *testing.T) {
+	w, conns := scripted(t, true, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 12\r\n\r\n{\"error\":\"\"}", grant)
+	r := mustNew(t, Options{})
+	defer r.engines.close()
+	if in := r.engines.inspect(t.Context(), w, "", renewal, false); in.outcome != unauthorized {
+		t.Errorf("%+v", in)
+	}
+	if a, _ := r.engines.start(t.Context(), w, "", renewal); a.outcome != granted {
+		t.Errorf("%+v", a)
+	}
+	if n := conns.Load(); n != 1 {
+		t.Errorf("%d connections for 2 requests", n)
+	}
+}
+
+// A refusal counts although its words do not end, and costs no more than they may.
+func TestInspect_RefusalWithoutEnd(t *testing.T) {
+	for _, body := range []string{"no", strings.Repeat("no", maxAnswerBytes)} {
+		w, _ := scripted(t, true, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 1000000\r\n\r\n"+body)
+		r := mustNew(t, Options{Timeout: time.Second})
+		if in := r.engines.inspect(t.Context(), w, "", renewal, false); in.outcome != unauthorized || kept(r) != 0 {
+			t.Errorf("%+v, %d connections are kept", in, kept(r))
+		}
+		r.engines.close()
+	}
+}
+
 // Case L1: an engine at an IPv6 address is asked there.
 func TestInspect_IPv6(t *testing.T) {
 	l, err := net.Listen("tcp", "[::1]:0")
