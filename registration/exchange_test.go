@@ -186,6 +186,42 @@ func TestExchange_GivenUpRequestLeavesNoConnection(t *testing.T) {
 	}
 }
 
+// An engine that hangs up on a kept connection instead of answering is asked again once, and not when an answer had begun.
+func TestExchange_AskedAgainOnceAndNotWithinAnAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		begun string
+		want  int32 // requests after the first one
+	}{{"", 2}, {"H", 1}, {"HTTP/1.1 200 OK\r\n", 1}, {"HTTP/1.1 100 Continue\r\n\r\n", 1}} {
+		var asked atomic.Int32
+		addr := listen(t, func(c net.Conn) {
+			in := bufio.NewReader(c)
+			for {
+				req, err := http.ReadRequest(in)
+				if err != nil {
+					return
+				}
+				_, _ = io.Copy(io.Discard, req.Body)
+				if asked.Add(1) > 1 {
+					_, _ = io.WriteString(c, tt.begun)
+					return
+				}
+				_, _ = io.WriteString(c, grant)
+			}
+		})
+		w := &load.Worker{URL: "http://" + addr, Origin: addr}
+		r := mustNew(t, Options{Timeout: 10 * time.Second})
+		for i, want := range []outcome{granted, unreachable} {
+			if a, _ := r.engines.start(t.Context(), w, "", renewal); a.outcome != want {
+				t.Errorf("%q: request %d: %+v", tt.begun, i, a)
+			}
+		}
+		if n := asked.Load() - 1; n != tt.want {
+			t.Errorf("%q: asked %d times, want %d", tt.begun, n, tt.want)
+		}
+		r.engines.close()
+	}
+}
+
 // An engine that stops answering on a kept connection is late and not away: it is not asked a second time.
 func TestExchange_SilenceOnAKeptConnectionIsLate(t *testing.T) {
 	w, conns := scripted(t, true, grant, "", "")

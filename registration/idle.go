@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// sweepEvery is how often the open files are counted while connections are kept and nobody asks.
+	// sweepEvery is how often idle connections are looked over, and files counted when no connection comes back.
 	sweepEvery = time.Second
-	// lookAfter is how long a connection is believed to stand. Engines hang up on those that were idle for 5 s as a rule,
-	// and leases are renewed more often than that.
+	// lookAfter is how long a connection is taken to stand once that was seen. Engines hang up on those that were idle for
+	// 5 s as a rule, and leases are renewed more often than that.
 	lookAfter = 5 * time.Second
 )
 
