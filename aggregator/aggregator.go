@@ -138,11 +138,11 @@ func orDefault[T comparable](v, def T) T {
 func (a *Aggregator) Current() *load.Publication { return a.current.Load() }
 
 // Now reads the monotonic clock of this epoch (rule FR1); it starts at 1.
-func (a *Aggregator) Now() load.Instant { return load.Instant(time.Since(a.start).Microseconds()) + 1 }
+func (a *Aggregator) Now() load.Instant { return instant(time.Since(a.start)) }
 
-// instant is Now as of t, a reading of time.Now.
-func (a *Aggregator) instant(t time.Time) load.Instant {
-	return load.Instant(t.Sub(a.start).Microseconds()) + 1
+// instant returns the reading of the epoch's clock so long after its start.
+func instant(sinceStart time.Duration) load.Instant {
+	return load.Instant(sinceStart.Microseconds()) + 1
 }
 
 // wakeUp lets the publisher look again; it never blocks.

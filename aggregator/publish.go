@@ -162,7 +162,7 @@ func (a *Aggregator) publish(marks bool) {
 	remember(s, removed)
 	s.Summary = p.summary
 	s.CapturedAt = time.Now()
-	s.Captured = a.instant(s.CapturedAt)
+	s.Captured = instant(s.CapturedAt.Sub(a.start))
 
 	// The lists are kept for their capacity, not for the workers in them.
 	clear(dirty)
