@@ -7,7 +7,7 @@
 //
 //	engine                         server                                 aggregator
 //	  │  Report (two package names)  │
-//	  ├─────────────────────────────►│ handler goroutine: Recv ─ fromProto ─ Ingest.Apply ─ Recv …
+//	  ├─────────────────────────────►│ handler goroutine: Recv ─ decode ─ Ingest.Apply ─ Recv …
 //	  │◄─────────────────────────────┤ the end: of reading, or from outside (load.Stream.End): takeover, removal, shutdown
 //	  │  status, never OK            │
 //

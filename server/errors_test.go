@@ -70,3 +70,27 @@ func TestStatusText_IsBounded(t *testing.T) {
 		t.Errorf("message has %d bytes", len(st.Message()))
 	}
 }
+func TestBounded_CutsBetweenCharacters(t *testing.T) {
+	cases := []struct {
+		name, in string
+		limit    int
+		want     string
+	}{
+		{"short", "abc", 4, "abc"},
+		{"exact", "abcd", 4, "abcd"},
+		{"ascii", "abcdef", 4, "abcd"},
+		{"two bytes on the cut", "abcé", 4, "abc"},
+		{"four bytes on the cut", "a😀", 4, "a"},
+		{"whole character before the cut", "aéb", 3, "aé"},
+		{"not valid", "a\xffb", 4, "ab"},
+		{"not valid and long", "\xff\xff\xffabc", 4, "a"},
+		{"empty", "", 4, ""},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if got := bounded(c.in, c.limit); got != c.want {
+				t.Errorf("bounded(%q, %d) is %q, want %q", c.in, c.limit, got, c.want)
+			}
+		})
+	}
+}

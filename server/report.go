@@ -128,10 +128,7 @@ func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
 func (s *reports) take(st *load.Stream, in *incoming) error {
 	defer in.release()
 	if in.err != nil {
-		return fmt.Errorf("%w: %v", errUndecodable, in.err)
-	}
-	if err := fromProto(&in.msg, &in.report); err != nil {
-		return err
+		return in.err
 	}
 	return s.ingest.Apply(st, &in.report)
 }
