@@ -104,53 +104,69 @@ func (a *Aggregator) keepLocked(w *worker, r *load.Report, now load.Instant, new
 
 // keepRanksLocked takes the ranks of a report and reports whether any of their content differs from the last.
 func (a *Aggregator) keepRanksLocked(w *worker, r *load.Report, now load.Instant) bool {
-	byRank := func(x, y load.RankLoad) int { return int(x.DPRank) - int(y.DPRank) }
-	if !slices.IsSortedFunc(r.Ranks, byRank) {
-		slices.SortFunc(r.Ranks, byRank)
-	}
-	n := len(r.Ranks)
-	ages, stale := a.scratch.grow(n)
-	for i := range r.Ranks {
-		ages[i] = validator.SampleAgeMs(r.ReportTimeUnixMs, r.Ranks[i].SnapshotTimeUnixMs)
-	}
-	validator.SampleStale(r.Status, ages, w.window, stale)
-
-	changed := false
-	if !sameRanks(w.ranks, r.Ranks) {
+	sortRanks(r.Ranks)
+	ages := a.scratch.judge(r, w.window)
+	changed := !sameRanks(w.ranks, r.Ranks)
+	if changed {
 		w.regroupLocked(r.Ranks)
+	}
+	if a.compareLocked(w, r.Ranks, now) {
 		changed = true
 	}
+	if changed {
+		w.replaceLocked(r.Ranks, ages)
+	}
+	a.queueLocked(w, now+micros(w.window))
+	return changed
+}
+
+// sortRanks sorts ranks by number.
+func sortRanks(ranks []load.RankLoad) {
+	for i := 1; i < len(ranks); i++ {
+		if ranks[i-1].DPRank > ranks[i].DPRank {
+			slices.SortFunc(ranks, func(x, y load.RankLoad) int { return int(x.DPRank) - int(y.DPRank) })
+			return
+		}
+	}
+}
+
+// compareLocked brings the state of every rank up to date, and reports whether anything differs from what was published.
+// The ranks are those of w.ranks, and what the scratch holds is theirs.
+func (a *Aggregator) compareLocked(w *worker, ranks []load.RankLoad, now load.Instant) (changed bool) {
 	over := false
-	for i := range r.Ranks {
-		in, s := &r.Ranks[i], &w.state[i]
+	for i := range ranks {
+		in, s := &ranks[i], &w.state[i]
+		age, stale := a.scratch.ages[i], a.scratch.stale[i]
 		s.prefillSeen = validator.Normalise(in, s.prefillSeen)
 		starting := validator.Starting(in)
 		over = over || validator.OverCapacity(in)
 		// A mark says nothing of the sample, so one that grows old under unchanged values is news.
-		if !changed && aged(w.ranks[i].SampleAgeMs, ages[i], w.window) {
+		if !changed && aged(w.ranks[i].SampleAgeMs, age, w.window) {
 			changed = true
 		}
-		changed = changed || s.expired || s.Unreachable || starting != s.Starting || stale[i] != s.SampleStale ||
+		changed = changed || s.expired || s.Unreachable || starting != s.Starting || stale != s.SampleStale ||
 			!w.ranks[i].Load.SameLoad(in)
 		if s.prefill.observe(in) {
 			changed = true
 		}
-		s.RankState = validator.RankState{Received: now, SampleStale: stale[i], Starting: starting}
+		s.RankState = validator.RankState{Received: now, SampleStale: stale, Starting: starting}
 		s.expired = false
 	}
 	if over {
 		a.counts.overCapacity.Add(1)
 	}
-	if changed {
-		if w.shared {
-			w.ranks, w.shared = make([]load.Rank, n), false
-		}
-		for i := range r.Ranks {
-			w.ranks[i] = load.Rank{Load: r.Ranks[i], SampleAgeMs: ages[i]}
-		}
-	}
-	a.queueLocked(w, now+micros(w.window))
 	return changed
+}
+
+// replaceLocked keeps new values of the ranks of w; a snapshot that shows the last ones does not change.
+func (w *worker) replaceLocked(ranks []load.RankLoad, ages []int64) {
+	if w.shared {
+		w.ranks, w.shared = make([]load.Rank, len(ranks)), false
+	}
+	for i := range ranks {
+		r := &w.ranks[i]
+		r.Load, r.SampleAgeMs = ranks[i], ages[i] // the rest is the publisher's
+	}
 }
 
 // aged reports whether a sample age differs from the published one by more than a quarter of the window, or is known
@@ -199,9 +215,16 @@ type scratch struct {
 	stale []bool
 }
 
-func (s *scratch) grow(n int) ([]int64, []bool) {
+// judge tells the age of each rank's sample, milliseconds, and whether it is too old.
+func (s *scratch) judge(r *load.Report, window time.Duration) (ages []int64) {
+	n := len(r.Ranks)
 	if cap(s.ages) < n {
 		s.ages, s.stale = make([]int64, n), make([]bool, n)
 	}
-	return s.ages[:n], s.stale[:n]
+	s.ages, s.stale = s.ages[:n], s.stale[:n]
+	for i := range r.Ranks {
+		s.ages[i] = validator.SampleAgeMs(r.ReportTimeUnixMs, r.Ranks[i].SnapshotTimeUnixMs)
+	}
+	validator.SampleStale(r.Status, s.ages, window, s.stale)
+	return s.ages
 }

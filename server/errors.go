@@ -80,7 +80,7 @@ var (
 	errHalfClosed = &ending{"half_closed", "the stream was closed by the engine while its lease may live: cancel the call to end it"}
 	// errNoFirstReport: nothing arrived on a new stream for Options.FirstReportTimeout.
 	errNoFirstReport = &ending{"no_first_report", "no report arrived in time on a new stream"}
-	// errTooLarge: a message is longer than Options.MaxMessageBytes. gRPC itself has told the engine so.
+	// errTooLarge: a message is longer than Options.MaxMessageBytes.
 	errTooLarge = &ending{"too_large", "message is too large"}
 	// errGone: the engine cancelled the call, as it does when its lease ends, or the connection is lost.
 	errGone = &ending{"gone", "the engine ended the stream"}

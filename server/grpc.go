@@ -33,7 +33,7 @@ const (
 func (s *Server) newGRPC(reg *registry) (*grpc.Server, error) {
 	o := &s.opts
 	g := grpc.NewServer(
-		grpc.ForceServerCodecV2(newReportCodec(o.Codec)),
+		grpc.ForceServerCodecV2(newCodec(o.Codec)),
 		grpc.UnaryInterceptor(s.unread.intercept),
 		grpc.MaxRecvMsgSize(o.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(uint32(o.MaxStreamsPerConnection)),

@@ -33,7 +33,7 @@ type Options struct {
 
 	// Snapshot is served as SnapshotService; nil: not at all.
 	Snapshot SnapshotService
-	// Codec encodes and decodes every message but reports; nil: the standard one.
+	// Codec encodes and decodes every message but pushed reports; nil: the standard one.
 	Codec encoding.CodecV2
 	// REST answers the paths in RESTPaths; nil: nobody does.
 	REST RESTHandler

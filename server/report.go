@@ -1,22 +1,20 @@
 package server
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	modelgatewaypb "github.com/loadmonitor/loadmonitor/gen/model_gateway/loadmonitor/v1"
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-// Ingest takes reports. Both methods are called from the goroutine that reads the stream.
+// Ingest takes reports. For one stream, its methods are called one after the other.
 type Ingest interface {
 	// Apply takes one report or refuses it with an error that wraps a load sentinel. Which refusals end the stream stands
 	// in errors.go. It keeps nothing of r.Ranks.
@@ -46,31 +44,69 @@ type reports struct {
 
 // register serves the report service under both names.
 func (s *reports) register(g *grpc.Server) {
-	modelgatewaypb.RegisterLoadMonitorServiceServer(g, s)
-	alias := modelgatewaypb.LoadMonitorService_ServiceDesc
-	alias.ServiceName = AliasServiceName
-	alias.Metadata = aliasFile
-	g.RegisterService(&alias, s)
+	desc := modelgatewaypb.LoadMonitorService_ServiceDesc
+	desc.Streams = slices.Clone(desc.Streams)
+	desc.Streams[0].Handler = s.handle // without the frames of the generated one
+	g.RegisterService(&desc, s)
+	desc.ServiceName, desc.Metadata = AliasServiceName, aliasFile
+	g.RegisterService(&desc, s)
 }
 
-// Report reads one engine's reports until the engine, the monitor or a newer stream ends it.
+// handle reads one engine's reports until the engine, the monitor or a newer stream ends it.
 //
-// A call that is blocked in RecvMsg cannot be told that somebody took over. So whoever ends the stream writes its status,
-// which ends the RecvMsg that is under way; what is returned from here then reaches nobody.
-func (s *reports) Report(stream grpc.ClientStreamingServer[modelgatewaypb.LoadReport, emptypb.Empty]) error {
-	writer, err := statusWriterOf(stream.Context())
+// Thousands of streams hold what is on the stack here while they wait, and the largest that it has ever been: see
+// grpcStream. So few frames stand between gRPC and the report, and what binds a stream to its worker, which takes more of
+// them, has a stack of its own.
+func (s *reports) handle(_ any, stream grpc.ServerStream) error {
+	in, err := s.begin(stream)
 	if err != nil {
 		return s.end(err)
 	}
-	st := load.NewStreamFunc(load.TransportPush, func(err error) {
-		_ = writer.WriteStatus(status.Convert(streamStatus(err))) // fails when the connection has ended, and the stream with it
-	})
-	if err := s.open.add(st); err != nil {
-		return s.end(err)
+	for err == nil {
+		switch err = in.next(); {
+		case err != nil:
+		case in.untilFirst == nil:
+			err = s.take(in)
+		default:
+			taken := make(chan error)
+			go func() { taken <- s.take(in) }()
+			err = <-taken
+		}
 	}
-	defer s.ingest.Release(st)
-	defer s.open.remove(st)
-	return s.end(st.Leave(s.read(st, stream)))
+	return s.finish(in, err)
+}
+
+// begin opens a stream.
+//
+// A call that waits for its next message cannot be told that somebody took over. So whoever ends the stream writes its
+// status, which ends the wait; what the handler returns then reaches nobody.
+func (s *reports) begin(stream grpc.ServerStream) (*incoming, error) {
+	in := &incoming{maxMessage: s.maxMessage, maxRanks: s.maxRanks}
+	var err error
+	if in.call, err = grpcStreamOf(stream.Context()); err != nil {
+		return nil, err
+	}
+	in.stream = load.NewStreamFunc(load.TransportPush, func(err error) {
+		_ = in.call.WriteStatus(status.Convert(streamStatus(err))) // fails when the connection has ended, and the stream with it
+	})
+	if err := s.open.add(in.stream); err != nil {
+		return nil, err
+	}
+	in.untilFirst = time.AfterFunc(s.firstReport, func() {
+		in.stream.End(fmt.Errorf("%w: want one within %v", errNoFirstReport, s.firstReport))
+	})
+	return in, nil
+}
+
+// finish leaves a stream for err and returns its status.
+func (s *reports) finish(in *incoming, err error) error {
+	if in.untilFirst != nil {
+		in.untilFirst.Stop()
+	}
+	err = in.stream.Leave(err)
+	s.open.remove(in.stream)
+	s.ingest.Release(in.stream)
+	return s.end(err)
 }
 
 // end counts and logs why a stream ends, and returns its status.
@@ -86,64 +122,36 @@ func (s *reports) end(err error) error {
 	return streamStatus(err)
 }
 
-// read applies reports until the stream ends or one of them ends it, and returns why.
-func (s *reports) read(st *load.Stream, stream grpc.ServerStream) error {
-	timer := time.AfterFunc(s.firstReport, func() {
-		st.End(fmt.Errorf("%w: want one within %v", errNoFirstReport, s.firstReport))
-	})
-	defer func() {
-		if timer != nil {
-			timer.Stop()
-		}
-	}()
-
-	in := incoming{maxRanks: s.maxRanks}
-	troubled := false
-	for {
-		if err := stream.RecvMsg(&in); err != nil {
-			return s.recvEnd(err)
-		}
-		if err := st.Err(); err != nil {
-			return err
-		}
-		err := s.take(st, &in)
-		switch {
-		case err == nil:
-			troubled = false
-			if timer != nil {
-				timer.Stop()
-				timer = nil
-			}
-		case endsStream(err):
-			return err
-		case !troubled:
-			troubled = true
-			label, _ := reasonOf(err)
-			s.episodes.warn(label, "report refused, the state before it stays", "error", err)
-		}
+// take applies the message that was read, and returns why it ends the stream, if it does.
+func (s *reports) take(in *incoming) error {
+	r := scratches.Get().(*load.Report)
+	err := in.decode(r)
+	if err == nil {
+		err = s.ingest.Apply(in.stream, r)
 	}
+	scratches.Put(r)
+	if err != nil {
+		return s.refused(in, err)
+	}
+	in.troubled = false
+	if in.untilFirst != nil {
+		in.untilFirst.Stop()
+		in.untilFirst = nil
+	}
+	return nil
 }
 
-// take applies one received message.
-func (s *reports) take(st *load.Stream, in *incoming) error {
-	defer in.release()
-	if in.err != nil {
-		return in.err
+// refused returns err when it ends the stream, and otherwise logs it, once for each episode.
+func (s *reports) refused(in *incoming, err error) error {
+	if endsStream(err) {
+		return err
 	}
-	return s.ingest.Apply(st, &in.report)
-}
-
-// recvEnd says what an error of Recv means.
-func (s *reports) recvEnd(err error) error {
-	switch {
-	case errors.Is(err, io.EOF):
-		return errHalfClosed
-	case status.Code(err) == codes.ResourceExhausted:
-		return fmt.Errorf("%w: at most %d bytes", errTooLarge, s.maxMessage)
-	case status.Code(err) == codes.Canceled, status.Code(err) == codes.Unavailable, status.Code(err) == codes.DeadlineExceeded:
-		return errGone
+	if !in.troubled {
+		in.troubled = true
+		label, _ := reasonOf(err)
+		s.episodes.warn(label, "report refused, the state before it stays", "error", err)
 	}
-	return fmt.Errorf("read the stream: %w", err)
+	return nil
 }
 
 // metrics returns the figures of the report streams.

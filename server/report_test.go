@@ -224,7 +224,7 @@ func TestReport_TooLargeMessageEndsOnlyItsStream(t *testing.T) {
 	m := sane("src", 1)
 	m.LastError = new(strings.Repeat("e", 5<<20))
 	send(t, large, m)
-	if st := endOf(t, large); st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "larger than max") {
+	if st := endOf(t, large); st.Code() != codes.ResourceExhausted || st.Message() != "message is too large: 5242975 bytes, at most 1048576" {
 		t.Errorf("stream ended with %v", st)
 	}
 	send(t, other, sane("other", 2))

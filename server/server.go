@@ -38,7 +38,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkStatusWriter(); err != nil {
+	if err := checkGRPCStream(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	ep := newEpisodes(o.Logger)

@@ -246,7 +246,7 @@ func newUnreadServer(t *testing.T, u *unread, page int) net.Addr {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(grpc.UnaryInterceptor(u.intercept), grpc.ForceServerCodecV2(newReportCodec(nil)), grpc.WaitForHandlers(true))
+	g := grpc.NewServer(grpc.UnaryInterceptor(u.intercept), grpc.ForceServerCodecV2(newCodec(nil)), grpc.WaitForHandlers(true))
 	loadmonitorpb.RegisterSnapshotServiceServer(g, &pager{newFakeWatch(), page, 8})
 	var done sync.WaitGroup
 	done.Go(func() {

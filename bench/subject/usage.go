@@ -27,6 +27,7 @@ type Stats struct {
 
 	AllocBytes, AllocObjects uint64
 	HeapLive                 uint64 // bytes that the last collection found in use
+	Stacks                   uint64 // bytes held for stacks of goroutines
 	RSS                      uint64 // bytes
 	Goroutines, Threads      uint64
 
@@ -45,10 +46,11 @@ var begun = time.Now()
 func usage() (Stats, error) {
 	var s Stats
 	samples := []metrics.Sample{
-		{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/live:bytes"}, {Name: "/sched/goroutines:goroutines"},
+		{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"},
+		{Name: "/sched/goroutines:goroutines"},
 	}
 	metrics.Read(samples)
-	for i, to := range []*uint64{&s.AllocBytes, &s.AllocObjects, &s.HeapLive, &s.Goroutines} {
+	for i, to := range []*uint64{&s.AllocBytes, &s.AllocObjects, &s.HeapLive, &s.Stacks, &s.Goroutines} {
 		*to = samples[i].Value.Uint64()
 	}
 	status, err := readStatus("/proc/self/status")

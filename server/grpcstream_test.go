@@ -14,16 +14,16 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-// This fails when a new version of gRPC has no such method any more.
-func TestStatusWriter_IsThere(t *testing.T) {
-	if err := checkStatusWriter(); err != nil {
+// This fails when a new version of gRPC has no such stream any more.
+func TestGRPCStream_IsThere(t *testing.T) {
+	if err := checkGRPCStream(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// The reader of a stream is blocked in RecvMsg when the stream is ended from outside: before the first report, after one, and
+// The reader of a stream waits when the stream is ended from outside: before the first report, after one, and
 // in the middle of a message.
-func TestStatusWriter_EndsABlockedReader(t *testing.T) {
+func TestGRPCStream_EndsABlockedReader(t *testing.T) {
 	applied := make(chan *load.Stream, 1)
 	r := start(t, Options{Ingest: newFakeIngest(func(st *load.Stream, _ *load.Report) error {
 		applied <- st
@@ -53,7 +53,7 @@ func TestStatusWriter_EndsABlockedReader(t *testing.T) {
 }
 
 // Streams end from several sides at once: each is counted for the reason that the engine was told, and released once.
-func TestStatusWriter_EndsFromAllSides(t *testing.T) {
+func TestGRPCStream_EndsFromAllSides(t *testing.T) {
 	const each = 40
 	begun := make(chan *load.Stream, 1)
 	r := start(t, Options{Ingest: newFakeIngest(func(st *load.Stream, r *load.Report) error {
@@ -120,7 +120,7 @@ func TestStatusWriter_EndsFromAllSides(t *testing.T) {
 }
 
 // Shutdown comes while streams open and end: all are told or refused, and nothing is left.
-func TestStatusWriter_ShutdownAmongNewStreams(t *testing.T) {
+func TestGRPCStream_ShutdownAmongNewStreams(t *testing.T) {
 	r := start(t, Options{})
 	cc := r.dial()
 	var running sync.WaitGroup
