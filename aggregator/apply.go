@@ -146,7 +146,7 @@ func (a *Aggregator) compareLocked(w *worker, ranks []load.RankLoad, now load.In
 		}
 		changed = changed || s.expired || s.Unreachable || starting != s.Starting || stale != s.SampleStale ||
 			!w.ranks[i].Load.SameLoad(in)
-		if s.prefill.observe(in) {
+		if s.observePrefill(&w.ranks[i].Load, in) {
 			changed = true
 		}
 		s.RankState = validator.RankState{Received: now, SampleStale: stale, Starting: starting}
@@ -190,6 +190,7 @@ func sameRanks(have []load.Rank, got []load.RankLoad) bool {
 
 // regroupLocked gives w a new set of ranks; what belongs to a number that stays is carried over.
 func (w *worker) regroupLocked(ranks []load.RankLoad) {
+	kept := make([]load.Rank, len(ranks))
 	state := make([]rankState, len(ranks))
 	var dialled []dialledRank
 	if w.spec.Transport == load.TransportZMQ {
@@ -200,13 +201,12 @@ func (w *worker) regroupLocked(ranks []load.RankLoad) {
 		if !found {
 			continue
 		}
-		state[i] = w.state[j]
+		kept[i], state[i] = w.ranks[j], w.state[j]
 		if dialled != nil {
 			dialled[i] = w.dialled[j]
 		}
 	}
-	w.state, w.dialled = state, dialled
-	w.ranks, w.shared = make([]load.Rank, len(ranks)), false
+	w.ranks, w.state, w.dialled, w.shared = kept, state, dialled, false
 }
 
 // scratch is working memory of keepRanksLocked, so that taking a report allocates nothing.

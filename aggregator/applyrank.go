@@ -92,7 +92,7 @@ func (a *Aggregator) keepRankLocked(w *worker, i int, r *load.RankReport, now lo
 	restarted := d.socket.Restarts > w.restarts
 	if restarted {
 		w.restarts = d.socket.Restarts
-		s.prefill = prefill{}
+		s.forgetPrefill()
 		a.counts.restarts.Add(1)
 	}
 	s.prefillSeen = validator.Normalise(in, s.prefillSeen)
@@ -102,7 +102,7 @@ func (a *Aggregator) keepRankLocked(w *worker, i int, r *load.RankReport, now lo
 	}
 	changed := restarted || w.refused != "" || w.turnedAway != "" || s.Received == 0 || s.expired || d.note != "" || starting != s.Starting ||
 		!w.ranks[i].Load.SameLoad(in)
-	if s.prefill.observe(in) {
+	if s.observePrefill(&w.ranks[i].Load, in) {
 		changed = true
 	}
 	s.RankState = validator.RankState{Received: now, Starting: starting}
@@ -144,13 +144,10 @@ func (w *worker) dialRanksLocked() {
 	for i := range numbers {
 		numbers[i].DPRank = int32(i)
 	}
-	before := w.ranks
+	before := len(w.ranks)
 	w.regroupLocked(numbers)
-	for i := range w.ranks {
+	for i := before; i < len(numbers); i++ {
 		w.ranks[i] = load.Rank{Load: numbers[i], SampleAgeMs: -1}
-		if i < len(before) {
-			w.ranks[i] = before[i]
-		}
 	}
 }
 

@@ -110,7 +110,8 @@ func (a *Aggregator) bindLocked(st *load.Stream, w *worker, r *load.Report) {
 		a.doubtLocked(w)
 		w.conflict = false
 		for i := range w.state {
-			w.state[i].prefillSeen, w.state[i].prefill = false, prefill{}
+			w.state[i].prefillSeen = false
+			w.state[i].forgetPrefill()
 		}
 		a.counts.restarts.Add(1)
 	}

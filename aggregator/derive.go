@@ -6,32 +6,32 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-// prefill follows one rank's two prefill counters between the samples of one source. The rate is unknown until two
-// samples, after a reset, or when the busy time did not move.
-type prefill struct {
-	tokens, busyUs int64
-	counted        bool // tokens and busyUs are of the last sample
-	rate           float64
-	known          bool
-}
-
-// observe takes the next sample and reports whether the rate changed.
-func (p *prefill) observe(r *load.RankLoad) bool {
-	before := *p
-	tokens, ok1 := r.Int(load.TotalPrefillUncachedTokens)
-	busy, ok2 := r.Int(load.TotalPrefillBusyUs)
+// observePrefill follows the rank's two prefill counters from the last sample, which is the load that is kept of the rank, to
+// the next one, and reports whether the rate changed. The rate is unknown until two samples of one source, after a reset, or
+// when the busy time did not move.
+func (s *rankState) observePrefill(last, next *load.RankLoad) bool {
+	rate, known := s.prefillRate, s.prefillKnown
+	tokens, ok1 := next.Int(load.TotalPrefillUncachedTokens)
+	busy, ok2 := next.Int(load.TotalPrefillBusyUs)
 	if !ok1 || !ok2 {
 		// Without counters the engine's own rate stands; 0 gives no estimate.
-		rate, ok := r.Float(load.PrefillThroughput)
-		*p = prefill{rate: rate, known: ok}
-		return p.rate != before.rate || p.known != before.known
+		s.prefillRate, s.prefillKnown = next.Float(load.PrefillThroughput)
+		s.prefillCounted = false
+		return s.prefillRate != rate || s.prefillKnown != known
 	}
-	p.known, p.rate = false, 0
-	if p.counted && tokens >= p.tokens && busy > p.busyUs {
-		p.rate, p.known = 1e6*float64(tokens-p.tokens)/float64(busy-p.busyUs), true
+	lastTokens, _ := last.Int(load.TotalPrefillUncachedTokens)
+	lastBusy, _ := last.Int(load.TotalPrefillBusyUs)
+	s.prefillRate, s.prefillKnown = 0, false
+	if s.prefillCounted && tokens >= lastTokens && busy > lastBusy {
+		s.prefillRate, s.prefillKnown = 1e6*float64(tokens-lastTokens)/float64(busy-lastBusy), true
 	}
-	p.tokens, p.busyUs, p.counted = tokens, busy, true
-	return p.rate != before.rate || p.known != before.known
+	s.prefillCounted = true
+	return s.prefillRate != rate || s.prefillKnown != known
+}
+
+// forgetPrefill lets the counters begin anew: those of another source do not go on.
+func (s *rankState) forgetPrefill() {
+	s.prefillRate, s.prefillKnown, s.prefillCounted = 0, false, false
 }
 
 // sums are the figures that add one signal over the ranks.
@@ -115,10 +115,10 @@ func usage(a *load.Aggregate, ranks []load.Rank) {
 func prefillRate(state []rankState) (float64, bool) {
 	var rate float64
 	for i := range state {
-		if !state[i].prefill.known {
+		if !state[i].prefillKnown {
 			return 0, false
 		}
-		rate += state[i].prefill.rate
+		rate += state[i].prefillRate
 	}
 	return rate, load.Finite(rate)
 }

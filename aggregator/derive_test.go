@@ -106,7 +106,7 @@ func TestAggregate_VAL4(t *testing.T) {
 			state := make([]rankState, len(c.ranks))
 			for i := range c.ranks {
 				ranks[i] = load.Rank{Load: c.ranks[i], Freshness: load.Fresh}
-				state[i].prefill.observe(&c.ranks[i])
+				state[i].observePrefill(new(load.RankLoad), &c.ranks[i])
 			}
 			got := aggregate(ranks, state)
 			if got.RankCount != uint32(len(ranks)) {
@@ -142,7 +142,8 @@ func TestPrefill_RateBetweenTwoSamples(t *testing.T) {
 		r := rank(0, setInt(load.TotalPrefillUncachedTokens, tokens), setInt(load.TotalPrefillBusyUs, busy))
 		return &r
 	}
-	var p prefill
+	var s rankState
+	last := new(load.RankLoad)
 	for _, c := range []struct {
 		name         string
 		tokens, busy int64
@@ -156,9 +157,11 @@ func TestPrefill_RateBetweenTwoSamples(t *testing.T) {
 		{"counters went back", 10, 20, 0, false},
 		{"after the reset", 1010, 500_020, 2000, true},
 	} {
-		p.observe(sample(c.tokens, c.busy))
-		if p.known != c.known || math.Abs(p.rate-c.rate) > 1e-9 {
-			t.Errorf("%s: rate %v (known: %v), want %v (%v)", c.name, p.rate, p.known, c.rate, c.known)
+		next := sample(c.tokens, c.busy)
+		s.observePrefill(last, next)
+		last = next
+		if s.prefillKnown != c.known || math.Abs(s.prefillRate-c.rate) > 1e-9 {
+			t.Errorf("%s: rate %v (known: %v), want %v (%v)", c.name, s.prefillRate, s.prefillKnown, c.rate, c.known)
 		}
 	}
 }

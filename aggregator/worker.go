@@ -56,12 +56,15 @@ type worker struct {
 	gone    bool           // published as removed
 }
 
-// rankState is what of a rank is not published as it is: a cache line, without pointers.
+// rankState is what of a rank is not published as it is: half a cache line, without pointers.
 type rankState struct {
 	validator.RankState
-	expired     bool // passed its deadline since its newest report
-	prefillSeen bool
-	prefill     prefill
+	expired bool // passed its deadline since its newest report
+
+	prefillSeen    bool    // see validator.Normalise
+	prefillCounted bool    // the load that is kept of the rank holds both prefill counters, of the source that reports now
+	prefillKnown   bool    // prefillRate is
+	prefillRate    float64 // tokens a second; 0 when it is not known
 }
 
 // dialledRank is what else there is of a rank with a socket of its own.
