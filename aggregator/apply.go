@@ -195,6 +195,9 @@ func (w *worker) regroupLocked(ranks []load.RankLoad) {
 	var dialled []dialledRank
 	if w.spec.Transport == load.TransportZMQ {
 		dialled = make([]dialledRank, len(ranks))
+		if w.sockets == nil {
+			w.sockets = &sockets{streams: make(map[*load.Stream]struct{}, len(ranks))}
+		}
 	}
 	for i := range ranks {
 		j, found := slices.BinarySearchFunc(w.ranks, ranks[i].DPRank, byNumber)
@@ -203,10 +206,13 @@ func (w *worker) regroupLocked(ranks []load.RankLoad) {
 		}
 		kept[i], state[i] = w.ranks[j], w.state[j]
 		if dialled != nil {
-			dialled[i] = w.dialled[j]
+			dialled[i] = w.sockets.ranks[j]
 		}
 	}
-	w.ranks, w.state, w.dialled, w.shared = kept, state, dialled, false
+	w.ranks, w.state, w.shared = kept, state, false
+	if dialled != nil {
+		w.sockets.ranks = dialled
+	}
 }
 
 // scratch is working memory of keepRanksLocked, so that taking a report allocates nothing.

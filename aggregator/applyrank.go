@@ -50,7 +50,7 @@ func (a *Aggregator) applyRankLocked(st *load.Stream, r *load.RankReport, now lo
 		a.refuseLocked(w, shape)
 		return fmt.Errorf("worker %s: %w", w.spec.ID, shape)
 	}
-	d := &w.dialled[i]
+	d := &w.sockets.ranks[i]
 	gap, err := d.socket.Accept(r.Sequence, now)
 	if d.socket.Conflict != d.conflict {
 		d.conflict = d.socket.Conflict
@@ -63,10 +63,7 @@ func (a *Aggregator) applyRankLocked(st *load.Stream, r *load.RankReport, now lo
 	a.counts.gaps.Add(gap - min(gap, r.Conflated))
 	if !bound {
 		a.streams[st] = b
-		if w.sockets == nil {
-			w.sockets = make(map[*load.Stream]struct{}, len(w.ranks))
-		}
-		w.sockets[st] = struct{}{}
+		w.sockets.streams[st] = struct{}{}
 	}
 	a.keepRankLocked(w, i, r, now)
 	return nil
@@ -88,7 +85,7 @@ func (a *Aggregator) dialledLocked(st *load.Stream, id string) (*worker, error) 
 
 // keepRankLocked replaces what is known of one rank.
 func (a *Aggregator) keepRankLocked(w *worker, i int, r *load.RankReport, now load.Instant) {
-	in, s, d := &r.Load, &w.state[i], &w.dialled[i]
+	in, s, d := &r.Load, &w.state[i], &w.sockets.ranks[i]
 	restarted := d.socket.Restarts > w.restarts
 	if restarted {
 		w.restarts = d.socket.Restarts
@@ -128,8 +125,8 @@ func (a *Aggregator) SetRankNote(id string, rank int32, note string) {
 	if w == nil || w.spec.Transport != load.TransportZMQ {
 		return
 	}
-	if i, found := slices.BinarySearchFunc(w.ranks, rank, byNumber); found && w.dialled[i].note != note {
-		w.dialled[i].note = note
+	if i, found := slices.BinarySearchFunc(w.ranks, rank, byNumber); found && w.sockets.ranks[i].note != note {
+		w.sockets.ranks[i].note = note
 		a.markDirtyLocked(w)
 	}
 }
@@ -155,5 +152,5 @@ func byNumber(r load.Rank, n int32) int { return int(r.Load.DPRank) - int(n) }
 
 // noteConflict shows on the worker that two publishers share one of its ranks.
 func (w *worker) noteConflict() {
-	w.conflict = slices.ContainsFunc(w.dialled, func(d dialledRank) bool { return d.conflict })
+	w.conflict = slices.ContainsFunc(w.sockets.ranks, func(d dialledRank) bool { return d.conflict })
 }

@@ -8,11 +8,12 @@ import (
 	"github.com/loadmonitor/loadmonitor/validator"
 )
 
-// binding is what a stream's first accepted report fixed: none of it may change within the stream (rule ID2).
+// binding is what a stream's first accepted report fixed: none of it may change within the stream, and neither may the source
+// instance, which stands in the worker (rule ID2).
 type binding struct {
-	worker *worker
-	claim  load.Claim
-	source string
+	worker  *worker
+	address string
+	role    load.Role
 }
 
 // Release says that the stream has ended. It never changes freshness: time does. It is idempotent, and the release of an
@@ -23,11 +24,14 @@ func (a *Aggregator) Release(st *load.Stream) {
 	delete(a.streams, st)
 	lost := ""
 	if b != nil {
-		delete(b.worker.sockets, st)
-	}
-	if b != nil && b.worker.stream == st {
-		b.worker.stream = nil
-		lost = b.worker.spec.ID
+		w := b.worker
+		if w.sockets != nil {
+			delete(w.sockets.streams, st)
+		}
+		if w.stream == st {
+			w.stream = nil
+			lost = w.spec.ID
+		}
 	}
 	a.mu.Unlock()
 	if lost != "" && a.options.StreamLost != nil {
@@ -70,7 +74,7 @@ func (a *Aggregator) findLocked(st *load.Stream, r *load.Report) (*worker, error
 // checkLocked compares a bound stream's report with what its first one fixed, and with registration, which may name
 // other models by now.
 func (a *Aggregator) checkLocked(b *binding, r *load.Report) error {
-	if r.SourceInstance != b.source || r.Claim.Address != b.claim.Address || r.Claim.Role != b.claim.Role {
+	if r.SourceInstance != b.worker.source || r.Claim.Address != b.address || r.Claim.Role != b.role {
 		return a.turnAwayLocked(b.worker, load.ErrIdentityChanged)
 	}
 	if err := validator.Identity(b.worker.spec, &r.Claim); err != nil {
@@ -117,5 +121,9 @@ func (a *Aggregator) bindLocked(st *load.Stream, w *worker, r *load.Report) {
 	}
 	w.source = r.SourceInstance
 	w.stream = st
-	a.streams[st] = &binding{worker: w, claim: r.Claim, source: r.SourceInstance}
+	address := r.Claim.Address
+	if address == w.spec.URL {
+		address = w.spec.URL // the text that is kept anyway
+	}
+	a.streams[st] = &binding{worker: w, address: address, role: r.Claim.Role}
 }

@@ -26,8 +26,8 @@ func (a *Aggregator) buildLocked(w *worker, version uint64, now load.Instant) *l
 		// Whatever made this publication, the deadline may have passed since anybody looked: the next report must know.
 		s.expired = s.Received != 0 && now >= s.Deadline(w.window)
 		if r.Freshness != load.Fresh {
-			if w.dialled != nil && w.dialled[i].note != "" {
-				reason += "; " + w.dialled[i].note
+			if w.sockets != nil && w.sockets.ranks[i].note != "" {
+				reason += "; " + w.sockets.ranks[i].note
 			}
 			if reasons == nil {
 				reasons = make([]string, len(w.ranks))

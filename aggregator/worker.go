@@ -7,53 +7,61 @@ import (
 	"github.com/loadmonitor/loadmonitor/validator"
 )
 
-// worker is the mutable state of one registered worker, guarded by Aggregator.mu.
+// worker is the mutable state of one registered worker, guarded by Aggregator.mu. There are thousands: small fields stand
+// side by side, so that there are no gaps.
 type worker struct {
-	spec      *load.Worker // replaced, never changed: entries share it
+	spec   *load.Worker  // replaced, never changed: entries share it
+	window time.Duration // how long a report keeps a rank fresh
+	note   string        // registration's trouble with the engine
+
 	handle    uint32
-	window    time.Duration // how long a report keeps a rank fresh
+	restarts  uint32
 	removed   bool
-	described bool   // id, role, models or zone changed since the last publication
-	note      string // registration's trouble with the engine
+	described bool // id, role, models or zone changed since the last publication
 
-	// Who feeds it.
-	stream   *load.Stream              // the push or dial-in stream; nil between streams
-	sockets  map[*load.Stream]struct{} // or the streams of single ranks
-	source   string
-	retired  []string // replaced source instances, newest last
-	restarts uint32
-
-	// The newest accepted report.
-	sequence    uint64
-	reportTime  int64
-	lastError   string
+	// As of the newest accepted report.
 	unreachable bool
-	turnedAway  string // why the newest stream that was turned away may not feed it; "" once a report is accepted
-	refused     string // why the newest report was refused; "" once one is accepted
-	conflict    bool   // another publisher tries to feed the same (rules ID4 and SEQ2)
-
-	// Ranks of the newest report that had some, sorted; state[i] belongs to ranks[i], and so does dialled[i] where each
-	// rank has a socket of its own. The slice ranks is shared with snapshots once published, so that a report with new
-	// values writes into a new one.
-	ranks   []load.Rank
-	shared  bool
-	state   []rankState
-	dialled []dialledRank
-
-	// As built last.
-	freshness        load.Freshness
-	describedVersion uint64
+	conflict    bool // another publisher tries to feed the same (rules ID4 and SEQ2)
+	shared      bool // see ranks
 
 	// What is to be published, and when time changes it.
 	isDirty  bool // stands in Aggregator.dirty
 	isMarked bool // stands in Aggregator.refreshed
 	isQueued bool // stands in Aggregator.deadlines
 
+	freshness load.Freshness // as built last
+	counted   load.Freshness // of entry, used only by Run: the summary counts it. The entry itself is far away by then
+	gone      bool           // published as removed; used only by Run
+
+	// Who feeds it.
+	stream  *load.Stream // the push or dial-in stream; nil between streams
+	sockets *sockets     // or those of single ranks
+	source  string
+	retired []string // replaced source instances, newest last
+
+	// The newest accepted report.
+	sequence   uint64
+	reportTime int64
+	lastError  string
+	turnedAway string // why the newest stream that was turned away may not feed it; "" once a report is accepted
+	refused    string // why the newest report was refused; "" once one is accepted
+
+	// Ranks of the newest report that had some, sorted; state[i] belongs to ranks[i]. The slice ranks is shared with
+	// snapshots once published, so that a report with new values writes into a new one.
+	ranks []load.Rank
+	state []rankState
+
+	describedVersion uint64 // as built last
+
 	// Used only by Run.
-	entry   *load.Entry    // as published last; nil: never
-	counted load.Freshness // of entry: the summary counts it. The entry itself is far away by then
-	index   int            // position in the table
-	gone    bool           // published as removed
+	entry *load.Entry // as published last; nil: never
+	index int         // position in the table
+}
+
+// sockets is what else there is of a worker whose ranks have sockets of their own.
+type sockets struct {
+	streams map[*load.Stream]struct{} // that feed it
+	ranks   []dialledRank             // ranks[i] belongs to ranks[i] of the worker
 }
 
 // rankState is what of a rank is not published as it is: half a cache line, without pointers.

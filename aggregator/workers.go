@@ -125,10 +125,12 @@ func (a *Aggregator) removeLocked(w *worker) {
 		w.stream.End(load.ErrWorkerRemoved)
 		w.stream = nil
 	}
-	for st := range w.sockets {
-		delete(a.streams, st)
-		st.End(load.ErrWorkerRemoved)
+	if w.sockets != nil {
+		for st := range w.sockets.streams {
+			delete(a.streams, st)
+			st.End(load.ErrWorkerRemoved)
+		}
+		clear(w.sockets.streams)
 	}
-	clear(w.sockets)
 	a.removed = append(a.removed, w)
 }
