@@ -249,7 +249,7 @@ func TestApplyRank_ARankBuiltAtItsDeadlineIsFreshWithItsNextMessage(t *testing.T
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.SetWorkers([]load.Worker{zmq(5, 2)})
+		a.SetWorkers(pointers([]load.Worker{zmq(5, 2)}))
 		sockets := []*load.Stream{socket(), socket()}
 		tell := func(r *load.RankReport) {
 			t.Helper()

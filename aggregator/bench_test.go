@@ -22,7 +22,7 @@ func benchFleet(b *testing.B, workers int) (*Aggregator, []*load.Stream, []*load
 			x.URL, x.ID = "http://"+x.Origin, fmt.Sprintf("w%05d", i)
 		})
 	}
-	a.SetWorkers(set)
+	a.SetWorkers(pointers(set))
 	streams, reports := make([]*load.Stream, workers), make([]*load.Report, workers)
 	for i := range set {
 		ranks := make([]load.RankLoad, 8)
@@ -119,7 +119,7 @@ func BenchmarkApplyRank(b *testing.B) {
 			for i := range streams {
 				streams[i] = load.NewStream(load.TransportZMQ)
 			}
-			a.SetWorkers(set)
+			a.SetWorkers(pointers(set))
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				n := i % len(streams)

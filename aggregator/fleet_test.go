@@ -35,6 +35,18 @@ func inBubble(t *testing.T, o Options, f func(t *testing.T, fl *fleet)) {
 	})
 }
 
+// SetWorkers registers workers.
+func (f *fleet) SetWorkers(workers []load.Worker) { f.Aggregator.SetWorkers(pointers(workers)) }
+
+// pointers returns copies of the workers.
+func pointers(workers []load.Worker) []*load.Worker {
+	all := make([]*load.Worker, len(workers))
+	for i := range workers {
+		all[i] = new(workers[i])
+	}
+	return all
+}
+
 // settle waits until everything due now is published.
 func (f *fleet) settle() *load.Snapshot {
 	f.t.Helper()

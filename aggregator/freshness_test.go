@@ -321,7 +321,7 @@ func TestFR4_AWorkerBuiltAtItsDeadlineIsFreshWithItsNextReport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.SetWorkers([]load.Worker{w(5)})
+		a.SetWorkers(pointers([]load.Worker{w(5)}))
 		st := push()
 		if err := a.Apply(st, report(5, "srcA", 1, rank(0))); err != nil {
 			t.Fatal(err)

@@ -302,7 +302,7 @@ func removeWhileTheyReport(t *testing.T, rounds int) {
 	}
 	const kept = 25
 	for round := range rounds {
-		a.SetWorkers(all)
+		a.SetWorkers(pointers(all))
 		var removed atomic.Bool
 		var reporting, turnedAway sync.WaitGroup
 		turnedAway.Add(len(all) - kept)
@@ -350,7 +350,7 @@ func removeWhileTheyReport(t *testing.T, rounds int) {
 		for a.Current().Snapshot.Summary.Fresh < len(all) {
 			<-a.Current().Next
 		}
-		a.SetWorkers(all[:kept])
+		a.SetWorkers(pointers(all[:kept]))
 		removed.Store(true)
 		without := func() bool { return a.Current().Snapshot.Workers.Len() == kept }
 		for !without() {

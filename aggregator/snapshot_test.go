@@ -331,7 +331,7 @@ func TestCurrent_NeverTorn(t *testing.T) {
 	for i := range workers {
 		all = append(all, w(i+1))
 	}
-	a.SetWorkers(all)
+	a.SetWorkers(pointers(all))
 	var writers, readers sync.WaitGroup
 	for i := range workers {
 		writers.Go(func() {

@@ -11,11 +11,11 @@ import (
 // SetWorkers makes the registered workers exactly these (rule ID1); the first call ends warming_up. A worker that is not
 // among them is gone in the next version and its stream ends (ID7); one that is no longer the same endpoint or role
 // starts anew under a new handle. Of two entries with one id the first counts; of two with one origin neither is fed
-// (ID3).
-func (a *Aggregator) SetWorkers(workers []load.Worker) {
+// (ID3). The workers are kept and shared with snapshots: nobody may change them.
+func (a *Aggregator) SetWorkers(workers []*load.Worker) {
 	set := slices.Clone(workers)
-	slices.SortStableFunc(set, func(x, y load.Worker) int { return strings.Compare(x.ID, y.ID) })
-	set = slices.CompactFunc(set, func(x, y load.Worker) bool { return x.ID == y.ID })
+	slices.SortStableFunc(set, func(x, y *load.Worker) int { return strings.Compare(x.ID, y.ID) })
+	set = slices.CompactFunc(set, func(x, y *load.Worker) bool { return x.ID == y.ID })
 	markConflicts(set)
 
 	a.mu.Lock()
@@ -25,21 +25,23 @@ func (a *Aggregator) SetWorkers(workers []load.Worker) {
 	kept := make(map[string]*worker, len(set))
 	for _, spec := range set {
 		w := a.workers[spec.ID]
-		if w != nil && !sameEndpoint(*w.spec, spec) {
+		if w != nil && !sameEndpoint(w.spec, spec) {
 			a.removeLocked(w)
 			w = nil
 		}
 		if w == nil {
 			a.handles++
-			w = &worker{spec: new(spec), handle: a.handles, window: a.windowOf(spec.Transport), described: true}
+			w = &worker{spec: spec, handle: a.handles, window: a.windowOf(spec.Transport), described: true}
 			w.dialRanksLocked()
 			reordered = true
 			a.markDirtyLocked(w)
-		} else if !w.spec.Equal(spec) {
-			w.described = w.described || describedDiffers(*w.spec, spec)
-			w.spec, w.window = new(spec), a.windowOf(spec.Transport)
+		} else if was := w.spec; !was.Equal(*spec) {
+			w.described = w.described || describedDiffers(was, spec)
+			w.spec, w.window = spec, a.windowOf(spec.Transport)
 			w.dialRanksLocked()
 			a.markDirtyLocked(w)
+		} else {
+			w.spec = spec // registration lets go of the one before
 		}
 		kept[spec.ID] = w
 		order = append(order, w)
@@ -66,7 +68,7 @@ func (a *Aggregator) SetWorkers(workers []load.Worker) {
 }
 
 // markConflicts gives workers that share an origin a conflict, where registration has not said so in its own words.
-func markConflicts(set []load.Worker) {
+func markConflicts(set []*load.Worker) {
 	seen := make(map[string]int, len(set)) // position of the first with the origin
 	for i := range set {
 		first, twice := seen[set[i].Origin]
@@ -74,9 +76,11 @@ func markConflicts(set []load.Worker) {
 			seen[set[i].Origin] = i
 			continue
 		}
-		for _, w := range []*load.Worker{&set[first], &set[i]} {
-			if w.Conflict == "" {
+		for _, j := range []int{first, i} {
+			if set[j].Conflict == "" {
+				w := *set[j] // whose it is does not change
 				w.Conflict = "more than one worker is registered at " + w.Origin + ": remove all but one"
+				set[j] = &w
 			}
 		}
 	}
@@ -104,7 +108,7 @@ func (a *Aggregator) SetNote(id, note string) {
 
 // sameEndpoint reports whether reports that were taken for x may stand for y: same endpoint, role, transport and
 // conflict, and no other models where both name some. For a worker without a transport none were taken.
-func sameEndpoint(x, y load.Worker) bool {
+func sameEndpoint(x, y *load.Worker) bool {
 	if x.URL != y.URL || x.Origin != y.Origin || x.Conflict != y.Conflict {
 		return false
 	}
@@ -113,7 +117,7 @@ func sameEndpoint(x, y load.Worker) bool {
 }
 
 // describedDiffers reports whether a filter may judge the two differently.
-func describedDiffers(x, y load.Worker) bool {
+func describedDiffers(x, y *load.Worker) bool {
 	return x.Zone != y.Zone || x.Role != y.Role || !slices.Equal(x.Models, y.Models)
 }
 

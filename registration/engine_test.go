@@ -290,10 +290,14 @@ func pushers(urls ...string) (specs []Spec) {
 	return specs
 }
 
-func (s *recorder) SetWorkers(w []load.Worker) {
+func (s *recorder) SetWorkers(w []*load.Worker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sets = append(s.sets, w)
+	set := make([]load.Worker, len(w))
+	for i := range w {
+		set[i] = *w[i]
+	}
+	s.sets = append(s.sets, set)
 }
 
 func (s *recorder) SetNote(id, note string) {

@@ -26,7 +26,7 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 	entries := make([]*entry, len(targets))
 	choices := make([]*choice, len(targets))
 	byID := make(map[string]*entry, len(targets))
-	workers := make([]load.Worker, len(targets))
+	workers := make([]*load.Worker, len(targets))
 	var leases []*lease // that begin
 	var probes []*probe
 	for i, t := range targets {
@@ -53,7 +53,7 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 		if t.worker.Conflict != "" {
 			conflicts++
 		}
-		entries[i], byID[t.worker.ID], workers[i], choices[i] = e, e, e.choice.worker, e.choice
+		entries[i], byID[t.worker.ID], workers[i], choices[i] = e, e, &e.choice.worker, e.choice
 	}
 	var ended []*lease
 	var endedProbes []*probe

@@ -29,8 +29,9 @@ const (
 
 // Sink takes what registration decides. The calls for one id come one after the other; none comes after Run returned.
 type Sink interface {
-	// SetWorkers hands over the full set, sorted by id, ids distinct. The slice is not used again.
-	SetWorkers([]load.Worker)
+	// SetWorkers hands over the full set, sorted by id, ids distinct. The slice is not used again; the workers are shared, and
+	// nobody may change them.
+	SetWorkers([]*load.Worker)
 	// SetNote says why the worker is not registered with its engine, or why nothing feeds it; "" when all is well, or when
 	// nothing is known yet.
 	SetNote(id, note string)

@@ -25,7 +25,7 @@ func newBridge(c Config) (*bridge, error) {
 	b := &bridge{}
 	sink := zmq.Sink(&dropped{})
 	targets := make([]zmq.Target, len(c.Endpoints))
-	var workers []load.Worker
+	var workers []*load.Worker
 	for i, endpoint := range c.Endpoints {
 		host, port, err := net.SplitHostPort(strings.TrimPrefix(endpoint, "tcp://"))
 		if err != nil {
@@ -39,7 +39,7 @@ func newBridge(c Config) (*bridge, error) {
 		id := strings.TrimPrefix(Address(w), "http://")
 		targets[i] = zmq.Target{WorkerID: id, Rank: int32(rank), Host: host, Port: n, Topic: "load", TopicKnown: true, Trusted: true}
 		if rank == 0 {
-			workers = append(workers, load.Worker{
+			workers = append(workers, &load.Worker{
 				ID: id, URL: Address(w), Origin: id, Role: load.RoleRegular, ExpectedRanks: c.Ranks, Transport: load.TransportZMQ,
 			})
 		}

@@ -21,6 +21,6 @@ func metric(families []load.Metric, name string) float64 {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-func sortByID(workers []load.Worker) {
-	slices.SortFunc(workers, func(a, b load.Worker) int { return cmp.Compare(a.ID, b.ID) })
+func sortByID(workers []*load.Worker) {
+	slices.SortFunc(workers, func(a, b *load.Worker) int { return cmp.Compare(a.ID, b.ID) })
 }

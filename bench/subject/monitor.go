@@ -26,11 +26,11 @@ func newMonitor(c Config) (*monitor, error) {
 	if m.Aggregator, err = aggregator.New(aggregator.Options{}); err != nil {
 		return nil, err
 	}
-	workers := make([]load.Worker, c.Workers)
+	workers := make([]*load.Worker, c.Workers)
 	for i := range workers {
 		url := Address(i)
 		origin := strings.TrimPrefix(url, "http://")
-		workers[i] = load.Worker{
+		workers[i] = &load.Worker{
 			ID: origin, URL: url, Origin: origin, Role: load.RoleRegular, ExpectedRanks: c.Ranks, Transport: load.TransportPush,
 		}
 	}

@@ -28,7 +28,7 @@ func (h *history) burst() {
 			}
 		}()
 		set := h.nextWorkers()
-		acts = append(acts, func() { h.monitor.SetWorkers(set) })
+		acts = append(acts, func() { h.monitor.SetWorkers(pointers(set)) })
 	}
 	var together sync.WaitGroup
 	for _, act := range acts {

@@ -9,7 +9,7 @@ import (
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
-func (h *history) setWorkers() { h.monitor.SetWorkers(h.nextWorkers()) }
+func (h *history) setWorkers() { h.monitor.SetWorkers(pointers(h.nextWorkers())) }
 
 // nextWorkers changes who is registered and how, one or more workers at a time, and returns the whole set.
 func (h *history) nextWorkers() []load.Worker {
@@ -78,9 +78,9 @@ func (h *history) churn() {
 		}
 	}
 	for range 4 {
-		h.monitor.SetWorkers(set)
+		h.monitor.SetWorkers(pointers(set))
 		time.Sleep(slack)
-		h.monitor.SetWorkers(set[extra:])
+		h.monitor.SetWorkers(pointers(set[extra:]))
 		time.Sleep(slack)
 	}
 }

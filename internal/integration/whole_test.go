@@ -33,6 +33,18 @@ type whole struct {
 	dialled atomic.Int64
 }
 
+// SetWorkers registers workers.
+func (m *whole) SetWorkers(workers []load.Worker) { m.Aggregator.SetWorkers(pointers(workers)) }
+
+// pointers returns copies of the workers.
+func pointers(workers []load.Worker) []*load.Worker {
+	all := make([]*load.Worker, len(workers))
+	for i := range workers {
+		all[i] = new(workers[i])
+	}
+	return all
+}
+
 // inBubble runs f beside a load monitor that knows the workers.
 func inBubble(t *testing.T, workers []load.Worker, f func(t *testing.T, m *whole)) {
 	synctest.Test(t, func(t *testing.T) {
