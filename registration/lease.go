@@ -25,12 +25,9 @@ type lease struct {
 	loop loop
 
 	// immutable
+	registry  *Registry
 	worker    *load.Worker
 	tokenFile string
-	engines   *engines
-	sink      Sink
-	log       *slog.Logger
-	counts    *leaseCounts
 
 	nudged atomic.Bool // since the last request began
 
@@ -67,15 +64,12 @@ const (
 
 func newLease(r *Registry, t *target, c *choice) *lease {
 	l := &lease{
+		registry:  r,
 		worker:    &c.worker,
 		tokenFile: t.tokenFile,
-		engines:   r.engines,
-		sink:      r.opts.Sink,
-		log:       r.log,
-		counts:    &r.leases,
 		shown:     status{state: load.RegistrationPending},
 	}
-	l.loop = newLoop(l.turn)
+	l.loop.owner = l
 	switch {
 	case c.worker.Conflict != "":
 		l.shown = status{state: load.RegistrationConflict, reason: c.worker.Conflict}
@@ -87,6 +81,8 @@ func newLease(r *Registry, t *target, c *choice) *lease {
 	return l
 }
 
+func (l *lease) workerID() string { return l.worker.ID }
+
 // turn asks if it is time to, and sees to a lease that ran out and to nudges.
 func (l *lease) turn(ctx context.Context) (next time.Time, ok bool) {
 	if l.plan.at.IsZero() && !l.first() {
@@ -96,7 +92,7 @@ func (l *lease) turn(ctx context.Context) (next time.Time, ok bool) {
 		now := time.Now()
 		l.expire(now)
 		if l.nudged.Load() && l.plan.pull() {
-			l.counts.nudges.Add(1)
+			l.registry.leases.nudges.Add(1)
 		}
 		if now.Before(l.plan.at) {
 			break
@@ -115,12 +111,14 @@ func (l *lease) turn(ctx context.Context) (next time.Time, ok bool) {
 // first shows the worker's state before anything was asked. It reports false when nothing is to be asked.
 func (l *lease) first() bool {
 	l.note = l.status().reason
-	l.sink.SetNote(l.worker.ID, l.note) // replaces what the loop before may have left
+	l.registry.opts.Sink.SetNote(l.worker.ID, l.note) // replaces what the loop before may have left
 	return l.worker.Conflict == "" && l.worker.Transport == load.TransportPush
 }
 
 // logger is made when there is something to say: there are thousands of leases, and few ever have.
-func (l *lease) logger() *slog.Logger { return l.log.With("worker", l.worker.ID, "url", l.worker.URL) }
+func (l *lease) logger() *slog.Logger {
+	return l.registry.log.With("worker", l.worker.ID, "url", l.worker.URL)
+}
 
 // nudge makes the loop renew soon instead of at its time. It never blocks.
 func (l *lease) nudge() {
@@ -143,7 +141,7 @@ func (l *lease) ask(ctx context.Context) bool {
 	} else if !l.expires.IsZero() {
 		why = renewal
 	}
-	a, sent := l.engines.start(ctx, l.worker, l.tokenFile, why)
+	a, sent := l.registry.engines.start(ctx, l.worker, l.tokenFile, why)
 	if ctx.Err() != nil {
 		return false
 	}
@@ -163,15 +161,15 @@ func (l *lease) ask(ctx context.Context) bool {
 
 // grant takes a lease. It reports false when the lease cannot be kept.
 func (l *lease) grant(a answer, sent, now time.Time) (plan, bool) {
-	t := l.engines.timing
+	t := l.registry.engines.timing
 	length, renew, ok := t.granted(a.leaseMs, a.renewMs)
 	if !ok {
 		return plan{}, false
 	}
 	if l.expires.IsZero() {
-		l.counts.grants.Add(1)
+		l.registry.leases.grants.Add(1)
 	} else {
-		l.counts.renewals.Add(1)
+		l.registry.leases.renewals.Add(1)
 	}
 	// Both are measured from when we asked: the engine's own lease begins later, so ours never outlives it.
 	l.expires = sent.Add(length)
@@ -187,7 +185,7 @@ func (l *lease) grant(a answer, sent, now time.Time) (plan, bool) {
 
 // fail decides when to try again.
 func (l *lease) fail(a answer, now time.Time) plan {
-	t := l.engines.timing
+	t := l.registry.engines.timing
 	if l.failures == 0 {
 		l.failing = now
 	}
@@ -218,7 +216,7 @@ func (l *lease) expire(now time.Time) {
 		return
 	}
 	l.expires, l.lost = time.Time{}, true
-	l.counts.losses.Add(1)
+	l.registry.leases.losses.Add(1)
 	if s := l.status(); s.state != load.RegistrationLeased {
 		l.show(s)
 	}

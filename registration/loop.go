@@ -10,11 +10,11 @@ import (
 // is due. Between two there is only a timer: thousands of loops wait, and the stack on which a request to an engine runs is
 // kept for none of them.
 type loop struct {
+	owner owner
+
 	// immutable once started
-	turn   func(context.Context) (next time.Time, ok bool) // false: there is no next one
-	ctx    context.Context
-	before *loop  // must have ended before the first turn; nil: none
-	done   func() // called after the last turn
+	family *family
+	before *loop // must have ended before the first turn; nil: none
 
 	mu sync.Mutex
 	// guarded by mu
@@ -26,15 +26,18 @@ type loop struct {
 	ended   chan struct{} // closed then; nil: nobody waits for it
 }
 
-func newLoop(turn func(context.Context) (time.Time, bool)) loop {
-	return loop{turn: turn}
+// owner is whose turns a loop takes.
+type owner interface {
+	workerID() string
+	// turn says when the next one is due; false: there is none.
+	turn(context.Context) (next time.Time, ok bool)
 }
 
-// start begins the turns, the first one when before has ended. done is called after the last one.
-func (l *loop) start(ctx context.Context, before *loop, done func()) {
+// start begins the turns, the first one when before has ended.
+func (l *loop) start(f *family, before *loop) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ctx, l.before, l.done = ctx, before, done
+	l.family, l.before = f, before
 	l.timer = time.AfterFunc(0, l.run)
 }
 
@@ -70,10 +73,10 @@ func (l *loop) run() {
 	}
 	l.mu.Lock()
 	for !l.stopped {
-		ctx, cancel := context.WithCancel(l.ctx)
+		ctx, cancel := context.WithCancel(l.family.ctx)
 		l.cancel, l.again = cancel, false
 		l.mu.Unlock()
-		next, ok := l.turn(ctx)
+		next, ok := l.owner.turn(ctx)
 		cancel()
 		l.mu.Lock()
 		l.cancel = nil
@@ -97,7 +100,7 @@ func (l *loop) end() {
 		close(l.ended)
 	}
 	l.mu.Unlock()
-	l.done()
+	l.family.done(l)
 }
 
 // over reports whether the last turn has ended.
@@ -135,4 +138,43 @@ func (p *plan) pull() bool {
 	}
 	p.at, p.nudged = p.earliest, true
 	return true
+}
+
+// family is the loops of one kind: one for each worker, and what they have in common.
+type family struct {
+	ctx     context.Context // set before the first loop starts
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	ending map[string]*loop // guarded by mu; by worker: loops that were stopped and are not over yet
+}
+
+func newFamily() *family { return &family{ending: make(map[string]*loop)} }
+
+// start starts a worker's loop, after the one that it had before, if that has not ended yet.
+func (f *family) start(l *loop) {
+	f.mu.Lock()
+	before := f.ending[l.owner.workerID()]
+	f.mu.Unlock()
+	f.running.Add(1)
+	l.start(f, before)
+}
+
+// await lets the worker's next loop wait for one that was stopped.
+func (f *family) await(l *loop) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !l.over() {
+		f.ending[l.owner.workerID()] = l
+	}
+}
+
+// done notes that a loop has ended.
+func (f *family) done(l *loop) {
+	defer f.running.Done()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id := l.owner.workerID(); f.ending[id] == l {
+		delete(f.ending, id)
+	}
 }

@@ -18,12 +18,8 @@ type probe struct {
 	loop loop
 
 	// immutable
-	worker  *load.Worker // as configured
-	open    bool         // the worker is not fed before its engine has answered
-	keyFile string
-	engines *engines
-	log     *slog.Logger
-	learned func() // what is known has changed; does not block
+	registry *Registry
+	target   *target
 
 	nudged atomic.Bool // since the last request began
 
@@ -57,16 +53,8 @@ type known struct {
 func (k *known) decided() bool { return k.told || k.silent }
 
 func newProbe(r *Registry, t *target, k unique.Handle[known]) *probe {
-	p := &probe{
-		worker:  &t.worker,
-		open:    t.open(),
-		keyFile: t.apiKeyFile,
-		engines: r.engines,
-		log:     r.log,
-		learned: r.learn,
-		known:   k,
-	}
-	p.loop = newLoop(p.turn)
+	p := &probe{registry: r, target: t, known: k}
+	p.loop.owner = p
 	return p
 }
 
@@ -122,10 +110,12 @@ func (p *probe) takeAsking() []chan<- inspection {
 	return asking
 }
 
+func (p *probe) workerID() string { return p.target.worker.ID }
+
 // turn asks if it is time to, or if somebody waits for the answer, and sees to nudges. Two workers with one address are
 // not asked.
 func (p *probe) turn(ctx context.Context) (next time.Time, ok bool) {
-	if p.worker.Conflict != "" {
+	if p.target.worker.Conflict != "" {
 		return time.Time{}, false
 	}
 	for {
@@ -167,12 +157,12 @@ func (p *probe) once(ctx context.Context, fresh bool) inspection {
 	case p.state().Value().told:
 		why = renewal
 	}
-	return p.engines.inspect(ctx, p.worker, p.keyFile, why, fresh)
+	return p.registry.engines.inspect(ctx, &p.target.worker, p.target.apiKeyFile, why, fresh)
 }
 
 // digest keeps what an answer says and decides when to ask again.
 func (p *probe) digest(in *inspection, now time.Time) plan {
-	t := p.engines.timing
+	t := p.registry.engines.timing
 	wait, earliest := t.probeIn(), min(nudgeFloor<<min(p.moved, 8), t.probe)
 	if in.outcome == granted {
 		p.failures = 0
@@ -208,7 +198,7 @@ func (p *probe) learn(f facts) (changed bool) {
 	p.known, p.trouble = unique.Make(k), ""
 	p.mu.Unlock()
 	if k != was {
-		p.learned()
+		p.registry.learn()
 	}
 	return was.told && k != was
 }
@@ -227,9 +217,9 @@ func (p *probe) fail(in *inspection, young bool) (enough bool) {
 	p.known = unique.Make(k)
 	p.mu.Unlock()
 	if changed {
-		p.learned()
+		p.registry.learn()
 	}
-	enough = k.decided() || !p.open
+	enough = k.decided() || !p.target.open() // one that is not open is fed without an answer
 	p.complain(in, definite || !enough)
 	return enough
 }
@@ -247,7 +237,10 @@ func (p *probe) complain(in *inspection, matters bool) {
 	p.logger().Log(context.Background(), level, "the engine does not say what it is; asked again from time to time", "reason", in.reason)
 }
 
-func (p *probe) logger() *slog.Logger { return p.log.With("worker", p.worker.ID, "url", p.worker.URL) }
+func (p *probe) logger() *slog.Logger {
+	w := &p.target.worker
+	return p.registry.log.With("worker", w.ID, "url", w.URL)
+}
 
 func (p *probe) recovered() {
 	if p.logged {

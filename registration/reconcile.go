@@ -1,9 +1,7 @@
 package registration
 
 import (
-	"context"
 	"slices"
-	"sync"
 	"unique"
 
 	"github.com/loadmonitor/loadmonitor/load"
@@ -11,7 +9,7 @@ import (
 
 // reconcile makes the world match what the sources and the engines say now: one list at the sink, one list at the dialer,
 // two loops per worker. It compares full sets and patches nothing, so a wish that was missed or came twice does no harm.
-func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
+func (r *Registry) reconcile() {
 	r.mu.Lock()
 	finished := r.next
 	r.next = newPass()
@@ -55,8 +53,6 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 		}
 		entries[i], byID[t.worker.ID], workers[i], choices[i] = e, e, &e.choice.worker, e.choice
 	}
-	var ended []*lease
-	var endedProbes []*probe
 	for id, old := range r.byID {
 		now := byID[id]
 		if now == nil {
@@ -64,11 +60,11 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 		}
 		if now == nil || now.probe != old.probe {
 			old.probe.loop.stop()
-			endedProbes = append(endedProbes, old.probe)
+			r.probeLoops.await(&old.probe.loop)
 		}
 		if now == nil || now.lease != old.lease {
 			old.lease.loop.stop()
-			ended = append(ended, old.lease)
+			r.leaseLoops.await(&old.lease.loop)
 		}
 	}
 
@@ -82,23 +78,13 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 
 	r.mu.Lock()
 	r.entries, r.byID = entries, byID
-	for _, l := range ended {
-		if !l.loop.over() {
-			r.endingLeases[l.worker.ID] = &l.loop
-		}
-	}
-	for _, p := range endedProbes {
-		if !p.loop.over() {
-			r.endingProbes[p.worker.ID] = &p.loop
-		}
-	}
 	r.mu.Unlock()
 
 	for _, l := range leases {
-		r.start(ctx, &l.loop, r.endingLeases, l.worker.ID, loops)
+		r.leaseLoops.start(&l.loop)
 	}
 	for _, p := range probes {
-		r.start(ctx, &p.loop, r.endingProbes, p.worker.ID, loops)
+		r.probeLoops.start(&p.loop)
 	}
 	if added+changed+removed > 0 {
 		r.changes.added.Add(uint64(added))
@@ -110,22 +96,6 @@ func (r *Registry) reconcile(ctx context.Context, loops *sync.WaitGroup) {
 	if learned > 0 {
 		r.log.Debug("engines said what they are", "workers", learned)
 	}
-}
-
-// start starts a loop of a worker, after the one that it had before, if that is still among those that are ending.
-func (r *Registry) start(ctx context.Context, l *loop, ending map[string]*loop, id string, loops *sync.WaitGroup) {
-	r.mu.Lock()
-	before := ending[id]
-	r.mu.Unlock()
-	loops.Add(1)
-	l.start(ctx, before, func() {
-		defer loops.Done()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if ending[id] == l {
-			delete(ending, id)
-		}
-	})
 }
 
 // targetsLocked lists what every source says.

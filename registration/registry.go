@@ -87,6 +87,8 @@ type Registry struct {
 	answers chan struct{} // one slot: a pass is wanted, and may wait for more answers of engines
 	stopped chan struct{} // closed when Run has returned
 
+	leaseLoops, probeLoops *family
+
 	leases  leaseCounts
 	changes struct{ added, changed, removed atomic.Uint64 } // workers, over all passes
 	invalid atomic.Uint64                                   // entries of discovery that were not valid
@@ -101,8 +103,6 @@ type Registry struct {
 	next    *pass                // takes in all that is changed from now on
 	entries []*entry             // as of the last pass, sorted by id; replaced, never changed in place
 	byID    map[string]*entry    // the same; written by Run only
-	// By id: loops that were stopped and are not over yet.
-	endingLeases, endingProbes map[string]*loop
 
 	// used only by Run
 	discovered bool               // the sink has a first set
@@ -164,8 +164,8 @@ func New(o Options) (*Registry, error) {
 		next:    newPass(),
 		byID:    make(map[string]*entry),
 
-		endingLeases: make(map[string]*loop),
-		endingProbes: make(map[string]*loop),
+		leaseLoops: newFamily(),
+		probeLoops: newFamily(),
 	}
 	for name := range o.Discoverers {
 		r.waiting[name] = struct{}{}
@@ -224,9 +224,10 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer close(r.stopped)
 
 	ctx, cancel := context.WithCancel(ctx)
-	var loops sync.WaitGroup
+	r.leaseLoops.ctx, r.probeLoops.ctx = ctx, ctx
+	var discoverers sync.WaitGroup
 	for name, d := range r.opts.Discoverers {
-		loops.Go(func() { r.discover(ctx, name, d) })
+		discoverers.Go(func() { r.discover(ctx, name, d) })
 	}
 	if r.firstSets(ctx) {
 		r.wake()
@@ -256,7 +257,7 @@ func (r *Registry) Run(ctx context.Context) error {
 		}
 		next = time.Time{}
 		began := time.Now()
-		r.reconcile(ctx, &loops)
+		r.reconcile()
 		last = time.Now()
 		took = last.Sub(began)
 	}
@@ -265,7 +266,9 @@ func (r *Registry) Run(ctx context.Context) error {
 		e.lease.loop.stop()
 		e.probe.loop.stop()
 	}
-	loops.Wait()
+	r.leaseLoops.running.Wait()
+	r.probeLoops.running.Wait()
+	discoverers.Wait()
 	r.engines.close()
 	return nil
 }

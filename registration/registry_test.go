@@ -142,8 +142,8 @@ func TestRegister_RefusedNamesLeaveNothing(t *testing.T) {
 		if grown := int64(heap()) - int64(before); grown > 4<<20 {
 			t.Errorf("heap grew by %d bytes", grown)
 		}
-		if len(r.api)+len(r.endingLeases)+len(r.endingProbes) != 0 || len(r.byID) != 1 {
-			t.Errorf("%d, %d and %d entries are kept", len(r.api), len(r.endingLeases), len(r.byID))
+		if len(r.api)+r.leaseLoops.count()+r.probeLoops.count() != 0 || len(r.byID) != 1 {
+			t.Errorf("%d, %d and %d entries are kept", len(r.api), r.leaseLoops.count(), len(r.byID))
 		}
 	})
 }
@@ -308,8 +308,8 @@ func TestSetStatic_LoopsMatchTheCurrentList(t *testing.T) {
 		if got := strings.Fields(s.workers()); len(got) != 20 || got[0] != "w00:1" || got[19] != "w19:1" {
 			t.Errorf("sink has %q, want the first list", s.workers())
 		}
-		if len(r.endingLeases)+len(r.endingProbes) != 0 {
-			t.Errorf("%d loops are still ending", len(r.endingLeases))
+		if r.leaseLoops.count()+r.probeLoops.count() != 0 {
+			t.Errorf("%d loops are still ending", r.leaseLoops.count())
 		}
 		for i := 10; i < 20; i++ {
 			if posts := len(engines[i].seen()); posts > 4 {
@@ -363,8 +363,8 @@ func TestRegistry_ChurnEndsWithNothing(t *testing.T) {
 		}
 		wg.Wait()
 		synctest.Wait()
-		if s.workers() != "" || len(r.Registrations()) != 0 || len(r.byID)+len(r.endingLeases)+len(r.endingProbes)+len(r.api) != 0 {
-			t.Errorf("sink has %q, %d registrations, %d loops ending", s.workers(), len(r.Registrations()), len(r.endingLeases))
+		if s.workers() != "" || len(r.Registrations()) != 0 || len(r.byID)+r.leaseLoops.count()+r.probeLoops.count()+len(r.api) != 0 {
+			t.Errorf("sink has %q, %d registrations, %d loops ending", s.workers(), len(r.Registrations()), r.leaseLoops.count())
 		}
 		asked := len(e.seen())
 		time.Sleep(5 * time.Minute)

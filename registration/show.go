@@ -32,7 +32,7 @@ func (l *lease) show(s status) {
 	l.mu.Unlock()
 	if l.note != s.reason {
 		l.note = s.reason
-		l.sink.SetNote(l.worker.ID, s.reason)
+		l.registry.opts.Sink.SetNote(l.worker.ID, s.reason)
 	}
 	switch {
 	case s.state == load.RegistrationLeased && l.announced != logSilent:
