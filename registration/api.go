@@ -81,7 +81,7 @@ func (r *Registry) admitLocked(t *target, replaces bool) error {
 // load.ErrShuttingDown.
 func (r *Registry) Deregister(id string) error {
 	r.mu.Lock()
-	e := r.byID[id]
+	e := r.entryLocked(id)
 	key := id
 	if _, ours := r.api[key]; !ours && e != nil && e.target.source == SourceAPI {
 		key = e.target.given

@@ -160,8 +160,9 @@ func (f *family) start(l *loop) {
 	l.start(f, before)
 }
 
-// await lets the worker's next loop wait for one that was stopped.
-func (f *family) await(l *loop) {
+// stop stops a worker's loop, without waiting for its end: the worker's next one does.
+func (f *family) stop(l *loop) {
+	l.stop()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !l.over() {

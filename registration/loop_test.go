@@ -22,7 +22,7 @@ func startLoop(ctx context.Context, l, before *loop) *family {
 	f := newFamily()
 	f.ctx = ctx
 	if before != nil {
-		f.await(before)
+		f.ending["w"] = before
 	}
 	f.start(l)
 	return f

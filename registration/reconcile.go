@@ -23,12 +23,24 @@ func (r *Registry) reconcile() {
 	var added, changed, removed, conflicts, learned int
 	entries := make([]*entry, len(targets))
 	choices := make([]*choice, len(targets))
-	byID := make(map[string]*entry, len(targets))
 	workers := make([]*load.Worker, len(targets))
 	var leases []*lease // that begin
 	var probes []*probe
+	gone := func(old *entry) {
+		removed++
+		r.probeLoops.stop(&old.probe.loop)
+		r.leaseLoops.stop(&old.lease.loop)
+	}
+	before := r.entries // only this goroutine replaces them
 	for i, t := range targets {
-		old := r.byID[t.worker.ID] // only this goroutine changes byID
+		for len(before) > 0 && before[0].target.worker.ID < t.worker.ID {
+			gone(before[0])
+			before = before[1:]
+		}
+		var old *entry
+		if len(before) > 0 && before[0].target.worker.ID == t.worker.ID {
+			old, before = before[0], before[1:]
+		}
 		e := r.entry(t, old)
 		if old == nil || old.probe != e.probe {
 			probes = append(probes, e.probe)
@@ -51,21 +63,16 @@ func (r *Registry) reconcile() {
 		if t.worker.Conflict != "" {
 			conflicts++
 		}
-		entries[i], byID[t.worker.ID], workers[i], choices[i] = e, e, &e.choice.worker, e.choice
+		if old != nil && old.probe != e.probe {
+			r.probeLoops.stop(&old.probe.loop)
+		}
+		if old != nil && old.lease != e.lease {
+			r.leaseLoops.stop(&old.lease.loop)
+		}
+		entries[i], workers[i], choices[i] = e, &e.choice.worker, e.choice
 	}
-	for id, old := range r.byID {
-		now := byID[id]
-		if now == nil {
-			removed++
-		}
-		if now == nil || now.probe != old.probe {
-			old.probe.loop.stop()
-			r.probeLoops.await(&old.probe.loop)
-		}
-		if now == nil || now.lease != old.lease {
-			old.lease.loop.stop()
-			r.leaseLoops.await(&old.lease.loop)
-		}
+	for _, old := range before {
+		gone(old)
 	}
 
 	// The sink first: an engine that answers a new loop's request at once must find its worker known.
@@ -77,7 +84,7 @@ func (r *Registry) reconcile() {
 	r.hand(choices)
 
 	r.mu.Lock()
-	r.entries, r.byID = entries, byID
+	r.entries = entries
 	r.mu.Unlock()
 
 	for _, l := range leases {

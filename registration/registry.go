@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,8 +102,7 @@ type Registry struct {
 	found   map[string]sourceSet // by the name of the discoverer
 	waiting map[string]struct{}  // discoverers that the first pass waits for
 	next    *pass                // takes in all that is changed from now on
-	entries []*entry             // as of the last pass, sorted by id; replaced, never changed in place
-	byID    map[string]*entry    // the same; written by Run only
+	entries []*entry             // as of the last pass, sorted by id; replaced by Run only, never changed in place
 
 	// used only by Run
 	discovered bool               // the sink has a first set
@@ -162,7 +162,6 @@ func New(o Options) (*Registry, error) {
 		found:   make(map[string]sourceSet),
 		waiting: make(map[string]struct{}),
 		next:    newPass(),
-		byID:    make(map[string]*entry),
 
 		leaseLoops: newFamily(),
 		probeLoops: newFamily(),
@@ -262,7 +261,7 @@ func (r *Registry) Run(ctx context.Context) error {
 		took = last.Sub(began)
 	}
 	cancel()
-	for _, e := range r.byID {
+	for _, e := range r.entries {
 		e.lease.loop.stop()
 		e.probe.loop.stop()
 	}
@@ -294,7 +293,15 @@ func (r *Registry) learn() {
 func (r *Registry) entryOf(id string) *entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.byID[id]
+	return r.entryLocked(id)
+}
+
+func (r *Registry) entryLocked(id string) *entry {
+	i, found := slices.BinarySearchFunc(r.entries, id, func(e *entry, id string) int { return cmp.Compare(e.target.worker.ID, id) })
+	if !found {
+		return nil
+	}
+	return r.entries[i]
 }
 
 // wake asks for a pass. Wishes that come before it begins share it.

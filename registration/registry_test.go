@@ -142,8 +142,8 @@ func TestRegister_RefusedNamesLeaveNothing(t *testing.T) {
 		if grown := int64(heap()) - int64(before); grown > 4<<20 {
 			t.Errorf("heap grew by %d bytes", grown)
 		}
-		if len(r.api)+r.leaseLoops.count()+r.probeLoops.count() != 0 || len(r.byID) != 1 {
-			t.Errorf("%d, %d and %d entries are kept", len(r.api), r.leaseLoops.count(), len(r.byID))
+		if len(r.api)+r.leaseLoops.count()+r.probeLoops.count() != 0 || len(r.entries) != 1 {
+			t.Errorf("%d, %d and %d entries are kept", len(r.api), r.leaseLoops.count(), len(r.entries))
 		}
 	})
 }
@@ -363,7 +363,7 @@ func TestRegistry_ChurnEndsWithNothing(t *testing.T) {
 		}
 		wg.Wait()
 		synctest.Wait()
-		if s.workers() != "" || len(r.Registrations()) != 0 || len(r.byID)+r.leaseLoops.count()+r.probeLoops.count()+len(r.api) != 0 {
+		if s.workers() != "" || len(r.Registrations()) != 0 || len(r.entries)+r.leaseLoops.count()+r.probeLoops.count()+len(r.api) != 0 {
 			t.Errorf("sink has %q, %d registrations, %d loops ending", s.workers(), len(r.Registrations()), r.leaseLoops.count())
 		}
 		asked := len(e.seen())
