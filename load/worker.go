@@ -82,8 +82,8 @@ func ParseAddress(addr string) (normalURL, origin string, err error) {
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
-	origin = host + ":" + strconv.FormatUint(n, 10)
-	return scheme + "://" + origin, origin, nil
+	normalURL = scheme + "://" + host + ":" + strconv.FormatUint(n, 10)
+	return normalURL, normalURL[len(scheme)+len("://"):], nil
 }
 
 // validName reports whether host looks like a DNS name: labels of letters, digits, hyphens and underscores.

@@ -74,7 +74,9 @@ func (c *choice) chooseTransport(t *target, k known, o *Options) {
 	case sockets.wrong != "":
 		why = sockets.wrong
 	case !sockets.told:
-		why = "the engine advertises no load port"
+		// A constant, which all workers of a fleet that pushes share.
+		w.Transport, w.TransportReason = load.TransportPush, "push: the engine advertises no load port"
+		return
 	case o.Dialer == nil:
 		why = "this monitor takes no load over ZMQ"
 	default:

@@ -27,6 +27,7 @@ const (
 // engine is asked again.
 type idle struct {
 	// immutable
+	began time.Time
 	after time.Duration            // for so long one is kept that nobody takes
 	files func() (open, limit int) // open 0: that is not known
 
@@ -37,14 +38,15 @@ type idle struct {
 	closed bool
 }
 
+// keptConn is a connection and two times since idle.began.
 type keptConn struct {
 	net.Conn
-	since time.Time // nobody has taken it
-	seen  time.Time // it stood
+	since time.Duration // nobody has taken it
+	seen  time.Duration // it stood
 }
 
 func newIdle(after time.Duration, files func() (open, limit int)) *idle {
-	return &idle{after: after, files: files, conns: make(map[string]keptConn)}
+	return &idle{began: time.Now(), after: after, files: files, conns: make(map[string]keptConn)}
 }
 
 // take returns the connection that is kept for an engine, if it still stands; nil: none is.
@@ -66,7 +68,7 @@ func (p *idle) take(url string) net.Conn {
 // put keeps a connection on which nothing is under way, or closes it. The files are counted each time: others may open
 // thousands within a second.
 func (p *idle) put(url string, c net.Conn) {
-	now := time.Now()
+	now := time.Since(p.began)
 	if p.tooMany() > 0 || !p.keep(url, keptConn{c, now, now}) {
 		_ = c.Close()
 	}
@@ -112,10 +114,10 @@ func (p *idle) remove(wanted func(keptConn) bool) map[string]keptConn {
 
 // sweep closes the connections that nobody takes, those that the engine has closed, and those that are too many.
 func (p *idle) sweep() {
-	now := time.Now()
-	for url, c := range p.remove(func(c keptConn) bool { return now.Sub(c.seen) >= lookAfter }) {
+	now := time.Since(p.began)
+	for url, c := range p.remove(func(c keptConn) bool { return now-c.seen >= lookAfter }) {
 		c.seen = now
-		if now.Sub(c.since) >= p.after || !silent(c.Conn) || !p.keep(url, c) {
+		if now-c.since >= p.after || !silent(c.Conn) || !p.keep(url, c) {
 			_ = c.Close()
 		}
 	}
