@@ -63,11 +63,10 @@ type Aggregator struct {
 	counts  counts
 
 	mu         sync.Mutex
-	workers    map[string]*worker // by id
-	byOrigin   map[string]*worker // nil where more than one has the origin
+	order      []*worker // sorted by id; replaced, never changed in place
+	byOrigin   []*worker // the same, sorted by origin
 	streams    map[*load.Stream]*binding
-	order      []*worker // sorted by id
-	handles    uint32    // last handle given
+	handles    uint32 // last handle given
 	discovered bool
 	reordered  bool      // order changed since the last publication
 	removed    []*worker // since the last publication
@@ -101,14 +100,12 @@ func New(o Options) (*Aggregator, error) {
 		return nil, fmt.Errorf("aggregator: max ranks is %d and max dp_rank is %d, want at least 1 and 0", o.MaxRanks, o.MaxDPRank)
 	}
 	a := &Aggregator{
-		options:  o,
-		limits:   validator.Limits{MaxRanks: o.MaxRanks, MaxDPRank: o.MaxDPRank},
-		epoch:    rand.Text()[:16],
-		start:    time.Now(),
-		wake:     make(chan struct{}, 1),
-		workers:  make(map[string]*worker),
-		byOrigin: make(map[string]*worker),
-		streams:  make(map[*load.Stream]*binding),
+		options: o,
+		limits:  validator.Limits{MaxRanks: o.MaxRanks, MaxDPRank: o.MaxDPRank},
+		epoch:   rand.Text()[:16],
+		start:   time.Now(),
+		wake:    make(chan struct{}, 1),
+		streams: make(map[*load.Stream]*binding),
 	}
 	a.counts.refused = make(map[string]*atomic.Uint64)
 	for _, r := range load.Refusals() {

@@ -71,7 +71,7 @@ func (a *Aggregator) applyRankLocked(st *load.Stream, r *load.RankReport, now lo
 
 // dialledLocked returns the worker that a dialled stream feeds.
 func (a *Aggregator) dialledLocked(st *load.Stream, id string) (*worker, error) {
-	w := a.workers[id]
+	w := a.workerLocked(id)
 	switch {
 	case w == nil:
 		return nil, fmt.Errorf("worker %s: %w", id, load.ErrUnknownWorker)
@@ -121,7 +121,7 @@ func (a *Aggregator) keepRankLocked(w *worker, i int, r *load.RankReport, now lo
 func (a *Aggregator) SetRankNote(id string, rank int32, note string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	w := a.workers[id]
+	w := a.workerLocked(id)
 	if w == nil || w.spec.Transport != load.TransportZMQ {
 		return
 	}

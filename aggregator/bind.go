@@ -49,11 +49,11 @@ func (a *Aggregator) findLocked(st *load.Stream, r *load.Report) (*worker, error
 	if err != nil {
 		return nil, fmt.Errorf("worker_addr: %w: %w", err, load.ErrUnknownWorker)
 	}
-	w, found := a.byOrigin[origin]
+	w := a.workerAtLocked(origin)
 	switch {
-	case !found:
+	case w == nil:
 		return nil, fmt.Errorf("worker_addr %s: %w", origin, load.ErrUnknownWorker)
-	case w == nil || w.spec.Conflict != "":
+	case w.spec.Conflict != "":
 		return nil, fmt.Errorf("worker_addr %s: %w", origin, load.ErrOriginConflict)
 	case w.spec.Transport != st.Transport():
 		return nil, a.turnAwayLocked(w, fmt.Errorf("%s instead of %s: %w", st.Transport(), w.spec.Transport, load.ErrWrongTransport))

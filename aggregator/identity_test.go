@@ -247,7 +247,7 @@ func TestID4_RetiredSourcesAreBounded(t *testing.T) {
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if n := len(f.workers["w5"].retired); n != maxRetired {
+		if n := len(f.workerLocked("w5").retired); n != maxRetired {
 			t.Errorf("%d retired sources remembered, want %d", n, maxRetired)
 		}
 		if n := len(f.streams); n != 1 {

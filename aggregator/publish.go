@@ -112,7 +112,7 @@ func (a *Aggregator) publish(marks bool) {
 	}
 	var order []*worker
 	if a.reordered {
-		order = slices.Clone(a.order)
+		order = a.order
 		a.reordered = false
 		setState(s, a.discovered, len(order))
 	}

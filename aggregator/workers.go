@@ -22,9 +22,16 @@ func (a *Aggregator) SetWorkers(workers []*load.Worker) {
 	defer a.mu.Unlock()
 	order := make([]*worker, 0, len(set))
 	reordered := !a.discovered
-	kept := make(map[string]*worker, len(set))
+	before := a.order
 	for _, spec := range set {
-		w := a.workers[spec.ID]
+		for len(before) > 0 && before[0].spec.ID < spec.ID {
+			a.removeLocked(before[0])
+			reordered, before = true, before[1:]
+		}
+		var w *worker
+		if len(before) > 0 && before[0].spec.ID == spec.ID {
+			w, before = before[0], before[1:]
+		}
 		if w != nil && !sameEndpoint(w.spec, spec) {
 			a.removeLocked(w)
 			w = nil
@@ -43,28 +50,37 @@ func (a *Aggregator) SetWorkers(workers []*load.Worker) {
 		} else {
 			w.spec = spec // registration lets go of the one before
 		}
-		kept[spec.ID] = w
 		order = append(order, w)
 	}
-	for id, w := range a.workers {
-		if kept[id] == nil {
-			a.removeLocked(w)
-			reordered = true
-		}
+	for _, w := range before {
+		a.removeLocked(w)
+		reordered = true
 	}
-	a.workers, a.order, a.discovered = kept, order, true
-	clear(a.byOrigin)
-	for _, w := range order {
-		if _, twice := a.byOrigin[w.spec.Origin]; twice {
-			a.byOrigin[w.spec.Origin] = nil
-		} else {
-			a.byOrigin[w.spec.Origin] = w
-		}
-	}
+	a.order, a.discovered = order, true
 	if reordered {
+		a.byOrigin = slices.Clone(order)
+		slices.SortFunc(a.byOrigin, func(x, y *worker) int { return strings.Compare(x.spec.Origin, y.spec.Origin) })
 		a.reordered = true
 		a.wakeUp()
 	}
+}
+
+// workerLocked returns the worker with the id; nil: there is none.
+func (a *Aggregator) workerLocked(id string) *worker {
+	i, found := slices.BinarySearchFunc(a.order, id, func(w *worker, id string) int { return strings.Compare(w.spec.ID, id) })
+	if !found {
+		return nil
+	}
+	return a.order[i]
+}
+
+// workerAtLocked returns the worker with the origin; nil: there is none. Those that share one have a conflict, each of them.
+func (a *Aggregator) workerAtLocked(origin string) *worker {
+	i, found := slices.BinarySearchFunc(a.byOrigin, origin, func(w *worker, origin string) int { return strings.Compare(w.spec.Origin, origin) })
+	if !found {
+		return nil
+	}
+	return a.byOrigin[i]
 }
 
 // markConflicts gives workers that share an origin a conflict, where registration has not said so in its own words.
@@ -98,7 +114,7 @@ func (a *Aggregator) windowOf(t load.Transport) time.Duration {
 func (a *Aggregator) SetNote(id, note string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if w := a.workers[id]; w != nil && w.note != note {
+	if w := a.workerLocked(id); w != nil && w.note != note {
 		w.note = note
 		if w.freshness != load.Fresh {
 			a.markDirtyLocked(w)
