@@ -14,10 +14,19 @@ type choice struct {
 	worker load.Worker // as the sink gets it
 	note   string      // why nothing feeds the worker as long as this stands; empty: something may
 
-	// Over ZMQ: the ranks to dial, sorted, and why the others are not dialled.
-	ranks   []RankEndpoint
-	refused []refusedRank
+	dialling *dialling // nil: nothing is dialled
 }
+
+// dialling is what registration makes of the ranks of a worker that is fed over ZMQ.
+type dialling struct {
+	ranks   []RankEndpoint // to dial, sorted
+	refused []refusedRank  // why the others are not dialled
+}
+
+var noDialling dialling
+
+// dialled returns what is made of the ranks, which nobody changes.
+func (c *choice) dialled() *dialling { return cmp.Or(c.dialling, &noDialling) }
 
 type refusedRank struct {
 	rank int32
@@ -65,7 +74,7 @@ func (c *choice) chooseTransport(t *target, k known, o *Options) {
 	w, sockets := &c.worker, &k.facts.load
 	why := ""
 	switch {
-	case len(t.endpoints) > 0:
+	case len(t.socketSpec().endpoints) > 0:
 		why = "load_endpoints are configured"
 	case w.Transport != load.TransportUnspecified:
 		why = "configured"
@@ -118,7 +127,8 @@ func (c *choice) chooseRanks(t *target, k known) {
 	if c.note = contradiction(t, &k.facts); c.note != "" {
 		return
 	}
-	configured := len(t.endpoints) > 0
+	spec := t.socketSpec()
+	configured := len(spec.endpoints) > 0
 	switch {
 	case configured:
 	case !k.told:
@@ -134,6 +144,8 @@ func (c *choice) chooseRanks(t *target, k known) {
 		c.note = "the engine advertises no load port: start it with one, or configure load_endpoints"
 		return
 	}
+	d := &dialling{}
+	c.dialling = d
 	host, noHost := "", ""
 	if !configured {
 		host, noHost = sockets.hostAt(hostOf(w.Origin))
@@ -142,18 +154,18 @@ func (c *choice) chooseRanks(t *target, k known) {
 		at, why := endpoint{host: host}, noHost
 		switch {
 		case configured:
-			at = t.endpoints[rank]
+			at = spec.endpoints[rank]
 		case why == "":
 			at.port, why = sockets.portOf(rank)
 		}
 		if why != "" {
-			c.refused = append(c.refused, refusedRank{int32(rank), why})
+			d.refused = append(d.refused, refusedRank{int32(rank), why})
 			continue
 		}
-		c.ranks = append(c.ranks, RankEndpoint{
+		d.ranks = append(d.ranks, RankEndpoint{
 			WorkerID: w.ID, Rank: int32(rank), Host: at.host, Port: at.port,
-			Topic: cmp.Or(t.topic, sockets.topic), TopicKnown: t.topic != "" || sockets.topicKnown,
-			ServerKey: t.serverKey, Trusted: configured, Generation: k.generation,
+			Topic: cmp.Or(spec.topic, sockets.topic), TopicKnown: spec.topic != "" || sockets.topicKnown,
+			ServerKey: spec.serverKey, Trusted: configured, Generation: k.generation,
 		})
 	}
 }

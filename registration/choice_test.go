@@ -22,10 +22,10 @@ func told(t *testing.T, info string) known {
 // shown is a choice in one line: role, transport, expected ranks, models; ranks that are dialled; the others.
 func (c *choice) shown() string {
 	var dialled, refused []string
-	for _, e := range c.ranks {
+	for _, e := range c.dialled().ranks {
 		dialled = append(dialled, fmt.Sprintf("%d=%s", e.Rank, endpoint{e.Host, e.Port}))
 	}
-	for _, r := range c.refused {
+	for _, r := range c.dialled().refused {
 		refused = append(refused, fmt.Sprint(r.rank))
 	}
 	return fmt.Sprintf("%s %s %d %q; %s; %s", c.worker.Role, c.worker.Transport, c.worker.ExpectedRanks, c.worker.Models,
@@ -107,7 +107,7 @@ func TestChoose(t *testing.T) {
 			if !strings.Contains(c.note, tt.note) || (c.note == "") != (tt.note == "") {
 				t.Errorf("note %q, want %q", c.note, tt.note)
 			}
-			for _, r := range c.refused {
+			for _, r := range c.dialled().refused {
 				if r.why == "" {
 					t.Errorf("rank %d is not dialled for no reason", r.rank)
 				}
@@ -143,8 +143,8 @@ func TestChoose_WhatToAccept(t *testing.T) {
 	} {
 		c := choose(described(t, SourceConfig, tt.spec), tt.known, &Options{Dialer: newSink()})
 		tt.want.WorkerID = "10.9.0.5:1"
-		if len(c.ranks) == 0 || c.ranks[0] != tt.want {
-			t.Errorf("%s: %+v, want %+v", tt.name, c.ranks, tt.want)
+		if len(c.dialled().ranks) == 0 || c.dialled().ranks[0] != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, c.dialled().ranks, tt.want)
 		}
 	}
 }
@@ -153,9 +153,9 @@ func TestChoose_WhatToAccept(t *testing.T) {
 // wrote down is taken at his word.
 func TestDialled_OneSocketFeedsOneWorker(t *testing.T) {
 	at := func(id string, trusted bool, ports ...int) *choice {
-		c := &choice{worker: load.Worker{ID: id}}
+		c := &choice{worker: load.Worker{ID: id}, dialling: &dialling{}}
 		for rank, port := range ports {
-			c.ranks = append(c.ranks, RankEndpoint{WorkerID: id, Rank: int32(rank), Host: "h", Port: port, Trusted: trusted})
+			c.dialling.ranks = append(c.dialling.ranks, RankEndpoint{WorkerID: id, Rank: int32(rank), Host: "h", Port: port, Trusted: trusted})
 		}
 		return c
 	}

@@ -52,7 +52,7 @@ func differs(was, is *choice) error {
 		return fmt.Errorf("another engine answers at %s: it is %s, not %s", at, is.worker.Role, was.worker.Role)
 	case is.worker.Transport != load.TransportZMQ:
 		return fmt.Errorf("the engine at %s publishes no load now: %s", at, is.worker.TransportReason)
-	case !slices.Equal(was.ranks, is.ranks):
+	case !slices.Equal(was.dialled().ranks, is.dialled().ranks):
 		return fmt.Errorf("the engine at %s advertises other load sockets now: %s", at, is.worker.TransportReason)
 	}
 	return nil

@@ -160,6 +160,7 @@ func named(found []candidate, indices []int) string {
 
 // compareTargets is a total order over everything that a source can say.
 func compareTargets(a, b *target) int {
+	s, o := a.socketSpec(), b.socketSpec()
 	return cmp.Or(
 		cmp.Compare(a.worker.ID, b.worker.ID),
 		cmp.Compare(a.worker.Origin, b.worker.Origin),
@@ -173,9 +174,9 @@ func compareTargets(a, b *target) int {
 		cmp.Compare(a.worker.Transport, b.worker.Transport),
 		cmp.Compare(a.tokenFile, b.tokenFile),
 		cmp.Compare(a.apiKeyFile, b.apiKeyFile),
-		slices.CompareFunc(a.endpoints, b.endpoints, func(x, y endpoint) int { return cmp.Or(cmp.Compare(x.host, y.host), x.port-y.port) }),
-		cmp.Compare(a.topic, b.topic),
-		cmp.Compare(a.serverKey, b.serverKey),
+		slices.CompareFunc(s.endpoints, o.endpoints, func(x, y endpoint) int { return cmp.Or(cmp.Compare(x.host, y.host), x.port-y.port) }),
+		cmp.Compare(s.topic, o.topic),
+		cmp.Compare(s.serverKey, o.serverKey),
 	)
 }
 

@@ -302,12 +302,12 @@ func FuzzServerInfo(f *testing.F) {
 		}
 		engine := described(t, SourceConfig, Spec{URL: "10.9.0.5:30000"})
 		c := choose(engine, known{facts: got, told: true}, &Options{Dialer: newSink()})
-		for i, e := range c.ranks {
+		for i, e := range c.dialled().ranks {
 			if e.Port < 1 || e.Port > 65535 || e.Host == "" || int(e.Rank) < i || e.Trusted || isLoopback(e.Host) || isWildcard(e.Host) {
 				t.Fatalf("%q: %+v", data, e)
 			}
 		}
-		if zmq := c.worker.Transport == load.TransportZMQ; zmq != (len(c.ranks) > 0) && c.note == "" {
+		if zmq := c.worker.Transport == load.TransportZMQ; zmq != (len(c.dialled().ranks) > 0) && c.note == "" {
 			t.Fatalf("%q: %+v", data, c)
 		}
 	})

@@ -52,17 +52,31 @@ type target struct {
 	given      string      // the id that the source uses; worker.ID differs from it in a conflict
 	tokenFile  string
 	apiKeyFile string
-	endpoints  []endpoint
-	topic      string
-	serverKey  string
+	sockets    *socketSpec // nil: nothing is said of them
 	source     string
 	where      string
 }
 
+// socketSpec is what a source says of a worker's load sockets, which few do.
+type socketSpec struct {
+	endpoints []endpoint
+	topic     string
+	serverKey string
+}
+
+func (s *socketSpec) equal(o *socketSpec) bool {
+	return slices.Equal(s.endpoints, o.endpoints) && s.topic == o.topic && s.serverKey == o.serverKey
+}
+
+var noSocketSpec socketSpec
+
+// socketSpec returns what the source says of the load sockets, which nobody changes.
+func (t *target) socketSpec() *socketSpec { return cmp.Or(t.sockets, &noSocketSpec) }
+
 // describes reports whether both say the same of the same worker, whoever says it.
 func (t *target) describes(o *target) bool {
 	return t.worker.Equal(o.worker) && t.tokenFile == o.tokenFile && t.apiKeyFile == o.apiKeyFile &&
-		slices.Equal(t.endpoints, o.endpoints) && t.topic == o.topic && t.serverKey == o.serverKey
+		t.socketSpec().equal(o.socketSpec())
 }
 
 // open reports whether the engine has a word in how the worker is fed or registered.
@@ -137,10 +151,10 @@ func (s Spec) normalise(maxRanks int) (*target, error) {
 		given:      cmp.Or(s.ID, origin),
 		tokenFile:  s.TokenFile,
 		apiKeyFile: s.APIKeyFile,
-		endpoints:  endpoints,
-		topic:      s.LoadTopic,
-		serverKey:  s.CurveServerKey,
 		where:      s.Where,
+	}
+	if sockets := (socketSpec{endpoints, s.LoadTopic, s.CurveServerKey}); !sockets.equal(&noSocketSpec) {
+		t.sockets = &sockets
 	}
 	if len(endpoints) > 0 {
 		t.worker.Transport = load.TransportZMQ

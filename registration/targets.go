@@ -38,8 +38,8 @@ func dialled(choices []*choice) (ends []RankEndpoint, refused map[rankKey]string
 	refused = make(map[rankKey]string)
 	total := 0
 	for _, c := range choices {
-		total += len(c.ranks)
-		for _, r := range c.refused {
+		total += len(c.dialled().ranks)
+		for _, r := range c.dialled().refused {
 			refused[rankKey{c.worker.ID, r.rank}] = r.why
 		}
 	}
@@ -47,7 +47,7 @@ func dialled(choices []*choice) (ends []RankEndpoint, refused map[rankKey]string
 	taken := make(map[endpoint]int, total) // -> index in ends
 	clash := make(map[int]string)          // index in ends -> why it is left out
 	for _, c := range choices {
-		for _, e := range c.ranks {
+		for _, e := range c.dialled().ranks {
 			at := endpoint{e.Host, e.Port}
 			i, twice := taken[at]
 			switch {

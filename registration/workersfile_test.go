@@ -189,12 +189,12 @@ func FuzzParseWorkers(f *testing.F) {
 		for _, a := range targets {
 			w := a.worker
 			var endpoints []string
-			for _, e := range a.endpoints {
+			for _, e := range a.socketSpec().endpoints {
 				endpoints = append(endpoints, e.String())
 			}
 			b, err := Spec{ID: w.ID, URL: w.URL, Role: w.Role, Models: w.Models, Zone: w.Zone, ExpectedRanks: w.ExpectedRanks,
-				TokenFile: a.tokenFile, APIKeyFile: a.apiKeyFile, Transport: w.Transport, LoadEndpoints: endpoints, LoadTopic: a.topic,
-				CurveServerKey: a.serverKey}.normalise(DefaultMaxRanks)
+				TokenFile: a.tokenFile, APIKeyFile: a.apiKeyFile, Transport: w.Transport, LoadEndpoints: endpoints, LoadTopic: a.socketSpec().topic,
+				CurveServerKey: a.socketSpec().serverKey}.normalise(DefaultMaxRanks)
 			if err != nil || !a.describes(b) {
 				t.Fatalf("%+v again is %+v, %v", a, b, err)
 			}
