@@ -31,12 +31,13 @@ type lease struct {
 
 	nudged atomic.Bool // since the last request began
 
-	mu    sync.Mutex
-	shown status // guarded by mu
+	mu sync.Mutex
+	// written by turns only, guarded by mu
+	shown   status
+	expires time.Time // of the lease; zero: none is held
 
 	// used only by turns
 	plan      plan
-	expires   time.Time // of the lease; zero: none is held
 	lost      bool      // the last lease ran out and there is no new one
 	failures  int       // in a row
 	failing   time.Time // when the first of them happened
@@ -47,10 +48,9 @@ type lease struct {
 
 // status is what registration shows of one worker.
 type status struct {
-	state   load.RegistrationState
-	reason  string
-	http    int       // of the engine's last answer
-	expires time.Time // while Leased
+	state  load.RegistrationState
+	reason string
+	http   int // of the engine's last answer
 }
 
 // logged is what the log knows of an episode of trouble.
@@ -172,15 +172,15 @@ func (l *lease) grant(a answer, sent, now time.Time) (plan, bool) {
 		l.registry.leases.renewals.Add(1)
 	}
 	// Both are measured from when we asked: the engine's own lease begins later, so ours never outlives it.
-	l.expires = sent.Add(length)
+	l.hold(sent.Add(length))
 	l.lost, l.failures = false, 0
-	l.show(status{state: load.RegistrationLeased, http: a.http, expires: l.expires})
+	l.show(status{state: load.RegistrationLeased, http: a.http})
 	at := sent.Add(t.renewIn(renew))
 	// A slow answer must not push two requests together on the engine's side.
 	if floor := now.Add(t.interval + t.interval/20); at.Before(floor) {
 		at = floor
 	}
-	return plan{at: at, earliest: now.Add(t.spacing(l.moved))}, true
+	return plan{at: at, lead: at.Sub(now) - t.spacing(l.moved)}, true
 }
 
 // fail decides when to try again.
@@ -215,9 +215,17 @@ func (l *lease) expire(now time.Time) {
 	if l.expires.IsZero() || now.Before(l.expires) {
 		return
 	}
-	l.expires, l.lost = time.Time{}, true
+	l.hold(time.Time{})
+	l.lost = true
 	l.registry.leases.losses.Add(1)
 	if s := l.status(); s.state != load.RegistrationLeased {
 		l.show(s)
 	}
+}
+
+// hold says until when a lease is held; zero: none is.
+func (l *lease) hold(until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.expires = until
 }

@@ -126,17 +126,17 @@ func (l *loop) whenOver() <-chan struct{} {
 // plan is when to ask next, and what may bring that forward.
 type plan struct {
 	at time.Time
-	// earliest is when a nudge may bring it about; zero, or not before at: nudges change nothing.
-	earliest time.Time
-	nudged   bool // at is earliest
+	// lead is how much earlier a nudge may bring it about; not above 0: nudges change nothing.
+	lead   time.Duration
+	nudged bool // one has brought it about
 }
 
 // pull brings the plan forward for a nudge, once, and reports whether it did.
 func (p *plan) pull() bool {
-	if p.nudged || p.earliest.IsZero() || !p.earliest.Before(p.at) {
+	if p.nudged || p.lead <= 0 {
 		return false
 	}
-	p.at, p.nudged = p.earliest, true
+	p.at, p.nudged = p.at.Add(-p.lead), true
 	return true
 }
 

@@ -170,7 +170,7 @@ func (p *probe) digest(in *inspection, now time.Time) plan {
 			wait = earliest // whatever changed may not have finished changing
 		}
 		p.recovered()
-		return plan{at: now.Add(wait), earliest: now.Add(earliest)}
+		return plan{at: now.Add(wait), lead: wait - earliest}
 	}
 	if p.failures == 0 {
 		p.failing = now
@@ -184,7 +184,7 @@ func (p *probe) digest(in *inspection, now time.Time) plan {
 		wait = min(in.retryAfter, t.slow) + jitter(backoffJitter)
 	}
 	p.failures++
-	return plan{at: now.Add(wait), earliest: now.Add(earliest)}
+	return plan{at: now.Add(wait), lead: wait - earliest}
 }
 
 // learn takes the engine's word and reports whether it said something else before.

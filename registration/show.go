@@ -50,9 +50,9 @@ func (l *lease) show(s status) {
 // status returns what to show now. A lease that ran out while its renewal is under way is no lease.
 func (l *lease) status() status {
 	l.mu.Lock()
-	s := l.shown
+	s, expires := l.shown, l.expires
 	l.mu.Unlock()
-	if s.state == load.RegistrationLeased && !time.Now().Before(s.expires) {
+	if s.state == load.RegistrationLeased && !time.Now().Before(expires) {
 		s.state = load.RegistrationRetrying
 		s.reason = afterLease + "the engine has not answered the renewal yet"
 	}
