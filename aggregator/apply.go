@@ -159,7 +159,7 @@ func (a *Aggregator) compareLocked(w *worker, ranks []load.RankLoad, now load.In
 }
 
 // replaceLocked keeps new values of the ranks of w; a snapshot that shows the last ones does not change.
-func (w *worker) replaceLocked(ranks []load.RankLoad, ages []int64) {
+func (w *worker) replaceLocked(ranks []load.RankLoad, ages []int32) {
 	if w.shared {
 		w.ranks, w.shared = make([]load.Rank, len(ranks)), false
 	}
@@ -171,9 +171,9 @@ func (w *worker) replaceLocked(ranks []load.RankLoad, ages []int64) {
 
 // aged reports whether a sample age differs from the published one by more than a quarter of the window, or is known
 // where the other is not.
-func aged(published, now int64, window time.Duration) bool {
-	quarter := window.Milliseconds() / 4
-	return (published < 0) != (now < 0) || now-published > quarter || published-now > quarter
+func aged(published, now int32, window time.Duration) bool {
+	diff := int64(now) - int64(published)
+	return (published < 0) != (now < 0) || max(diff, -diff) > window.Milliseconds()/4
 }
 
 func sameRanks(have []load.Rank, got []load.RankLoad) bool {
@@ -217,15 +217,15 @@ func (w *worker) regroupLocked(ranks []load.RankLoad) {
 
 // scratch is working memory of keepRanksLocked, so that taking a report allocates nothing.
 type scratch struct {
-	ages  []int64
+	ages  []int32
 	stale []bool
 }
 
 // judge tells the age of each rank's sample, milliseconds, and whether it is too old.
-func (s *scratch) judge(r *load.Report, window time.Duration) (ages []int64) {
+func (s *scratch) judge(r *load.Report, window time.Duration) (ages []int32) {
 	n := len(r.Ranks)
 	if cap(s.ages) < n {
-		s.ages, s.stale = make([]int64, n), make([]bool, n)
+		s.ages, s.stale = make([]int32, n), make([]bool, n)
 	}
 	s.ages, s.stale = s.ages[:n], s.stale[:n]
 	for i := range r.Ranks {

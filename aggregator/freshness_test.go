@@ -359,7 +359,7 @@ func TestVAL5_AnAgeingSampleIsAChange(t *testing.T) {
 			time.Sleep(DefaultRefreshInterval)
 			e := f.worker("w5")
 			age := r.ReportTimeUnixMs - sampled
-			if shown := e.Ranks[0].SampleAgeMs; age-shown > DefaultWindow.Milliseconds()/4 {
+			if shown := int64(e.Ranks[0].SampleAgeMs); age-shown > DefaultWindow.Milliseconds()/4 {
 				t.Errorf("sample age %d ms is shown as %d ms", age, shown)
 			}
 			time.Sleep(150 * time.Millisecond)

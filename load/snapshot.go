@@ -38,11 +38,12 @@ func (a Anomalies) Names() []string {
 // Rank is one DP rank in a snapshot. It holds no pointers, so that garbage collection does not look into ranks, which are
 // most of a large fleet's memory.
 type Rank struct {
-	Load      RankLoad
-	Freshness Freshness // Fresh, Stale or Missing
-	Received  Instant   // when its newest report arrived, as of the worker's last change; see Entry.RankReceived
-	// SampleAgeMs is how old the sample was when the engine reported it, by the engine's own two times; -1: not told.
-	SampleAgeMs int64
+	Load     RankLoad
+	Received Instant // when its newest report arrived, as of the worker's last change; see Entry.RankReceived
+	// SampleAgeMs is how old the sample was when the engine reported it, by the engine's own two times, at most 24 days; -1:
+	// not told.
+	SampleAgeMs int32
+	Freshness   Freshness // Fresh, Stale or Missing
 }
 
 // WorkerStatus is what is known of one worker as of its last change. It is immutable and shared by all snapshots until the

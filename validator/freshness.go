@@ -2,18 +2,19 @@ package validator
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/loadmonitor/loadmonitor/load"
 )
 
 // SampleAgeMs returns how old a sample was when the engine reported it, by two times of the same engine; never negative,
-// and -1 when either time was not told (rules FR1 and VAL5).
-func SampleAgeMs(reportTimeUnixMs, snapshotTimeUnixMs int64) int64 {
+// and -1 when either time was not told (rules FR1 and VAL5). One of more than 24 days is told as that.
+func SampleAgeMs(reportTimeUnixMs, snapshotTimeUnixMs int64) int32 {
 	if reportTimeUnixMs <= 0 || snapshotTimeUnixMs <= 0 {
 		return -1
 	}
-	return max(0, reportTimeUnixMs-snapshotTimeUnixMs)
+	return int32(min(max(0, reportTimeUnixMs-snapshotTimeUnixMs), math.MaxInt32))
 }
 
 // RankState is what decides over one rank's freshness.
@@ -104,10 +105,10 @@ func WorkerFreshness(expected int, ranks []load.Rank, reasons []string, unreacha
 // SampleStale reports which ranks of a report have a sample that is too old by the engine's own clock: those older than
 // the window, and, when the engine calls the report stale without any such rank, all of them, because it does not say
 // which one it means.
-func SampleStale(status load.Status, agesMs []int64, window time.Duration, stale []bool) {
+func SampleStale(status load.Status, agesMs []int32, window time.Duration, stale []bool) {
 	any := false
 	for i, age := range agesMs {
-		stale[i] = age > window.Milliseconds()
+		stale[i] = int64(age) > window.Milliseconds()
 		any = any || stale[i]
 	}
 	if status == load.StatusStale && !any {

@@ -183,10 +183,11 @@ func TestSampleAge_FR1(t *testing.T) {
 	for _, c := range []struct {
 		name             string
 		report, snapshot int64
-		want             int64
+		want             int32
 	}{
 		{"young", 5000, 4900, 100},
 		{"engine's clock went back between the two", 5000, 6000, 0},
+		{"ages ago", math.MaxInt64, 1, math.MaxInt32},
 		{"no sample time", 5000, 0, -1},
 		{"no report time", 0, 5000, -1},
 		{"negative time", -5, 5000, -1},
@@ -203,13 +204,13 @@ func TestSampleStale_TheEngineDoesNotSayWhichRank(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		status load.Status
-		ages   []int64
+		ages   []int32
 		want   []bool
 	}{
-		{"healthy and young", load.StatusHealthy, []int64{100, -1}, []bool{false, false}},
-		{"healthy with an old sample", load.StatusHealthy, []int64{100, 3001}, []bool{false, true}},
-		{"stale with an old sample", load.StatusStale, []int64{100, 3001}, []bool{false, true}},
-		{"stale with none that is old for us", load.StatusStale, []int64{100, 2000}, []bool{true, true}},
+		{"healthy and young", load.StatusHealthy, []int32{100, -1}, []bool{false, false}},
+		{"healthy with an old sample", load.StatusHealthy, []int32{100, 3001}, []bool{false, true}},
+		{"stale with an old sample", load.StatusStale, []int32{100, 3001}, []bool{false, true}},
+		{"stale with none that is old for us", load.StatusStale, []int32{100, 2000}, []bool{true, true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := make([]bool, len(c.ages))

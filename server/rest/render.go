@@ -142,7 +142,7 @@ func (p *page) rank(b []byte, r *load.Rank, reason string, received load.Instant
 	b = word(b, `,"freshness":`, r.Freshness.String())
 	b = text(b, `,"reason":`, reason)
 	b = p.receipt(b, received)
-	b = integer(b, `,"sample_age_ms":`, r.SampleAgeMs, r.SampleAgeMs >= 0)
+	b = integer(b, `,"sample_age_ms":`, int64(r.SampleAgeMs), r.SampleAgeMs >= 0)
 	b = integer(b, `,"snapshot_time_unix_ms":`, r.Load.SnapshotTimeUnixMs, r.Load.SnapshotTimeUnixMs != 0)
 	for i, key := range intSignalKeys {
 		v, known := r.Load.Int(load.IntSignal(i))

@@ -165,7 +165,7 @@ func appendRank(b []byte, r *load.Rank, reason string) []byte {
 	b = appendUint(b, rankReceivedUs, uint64(r.Received))
 	b = appendString(b, rankReason, reason)
 	if r.SampleAgeMs >= 0 {
-		b = appendKnownInt(b, rankSampleAgeMs, r.SampleAgeMs)
+		b = appendKnownInt(b, rankSampleAgeMs, int64(r.SampleAgeMs))
 	}
 	for s := range load.NumIntSignals {
 		if n, ok := r.Load.Int(s); ok {

@@ -32,7 +32,7 @@ func everything(ranks int) *load.WorkerStatus {
 		ws.Aggregate.SetFloat(f, 0.5+float64(f))
 	}
 	for i := range ranks {
-		r := load.Rank{Freshness: load.Fresh, Received: load.Instant(1_000_000 + i), SampleAgeMs: int64(i)}
+		r := load.Rank{Freshness: load.Fresh, Received: load.Instant(1_000_000 + i), SampleAgeMs: int32(i)}
 		r.Load.DPRank = int32(4 + i)
 		for s := range load.NumIntSignals {
 			r.Load.SetInt(s, int64(s)*1000+int64(i))

@@ -59,7 +59,7 @@ func rankProto(r *load.Rank, reason string, received load.Instant) *loadmonitorp
 		PrefillThroughput:          known(r.Load.Float(load.PrefillThroughput)),
 	}
 	if r.SampleAgeMs >= 0 {
-		b.SampleAgeMs = &r.SampleAgeMs
+		b.SampleAgeMs = new(int64(r.SampleAgeMs))
 	}
 	return b.Build()
 }
