@@ -39,6 +39,7 @@ var streamCodes = map[error]codes.Code{
 	load.ErrShuttingDown: codes.Unavailable,
 	errHalfClosed:        codes.Unavailable,
 	errNoFirstReport:     codes.DeadlineExceeded,
+	errDeadline:          codes.DeadlineExceeded,
 	errGone:              codes.Canceled,
 
 	// A bound is reached.
@@ -80,6 +81,8 @@ var (
 	errHalfClosed = &ending{"half_closed", "the stream was closed by the engine while its lease may live: cancel the call to end it"}
 	// errNoFirstReport: nothing arrived on a new stream for Options.FirstReportTimeout.
 	errNoFirstReport = &ending{"no_first_report", "no report arrived in time on a new stream"}
+	// errDeadline: the call has a deadline, of the engine or of something between, and it has passed.
+	errDeadline = &ending{"deadline", "the deadline of the call has passed"}
 	// errTooLarge: a message is longer than Options.MaxMessageBytes.
 	errTooLarge = &ending{"too_large", "message is too large"}
 	// errGone: the engine cancelled the call, as it does when its lease ends, or the connection is lost.

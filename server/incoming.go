@@ -67,11 +67,14 @@ func (in *incoming) decode(r *load.Report) error {
 
 // readEnd says what an error of reading means.
 func readEnd(err error) error {
-	switch {
-	case errors.Is(err, io.EOF):
+	if errors.Is(err, io.EOF) {
 		return errHalfClosed
-	case status.Code(err) == codes.Canceled, status.Code(err) == codes.Unavailable, status.Code(err) == codes.DeadlineExceeded:
+	}
+	switch status.Code(err) {
+	case codes.Canceled, codes.Unavailable:
 		return errGone
+	case codes.DeadlineExceeded:
+		return errDeadline
 	}
 	return fmt.Errorf("read the stream: %w", err)
 }

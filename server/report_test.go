@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 
 	modelgatewaypb "github.com/loadmonitor/loadmonitor/gen/model_gateway/loadmonitor/v1"
 	"github.com/loadmonitor/loadmonitor/load"
@@ -289,6 +291,24 @@ func TestReport_HalfCloseIsNeverOK(t *testing.T) {
 		t.Errorf("stream ended with %v", st)
 	}
 	next(t, r.ingest.ended, "release")
+}
+
+// A call with a deadline ends with a status after which the engine comes back: its own clock may say so later than ours.
+func TestReport_EndOfReadingHasACode(t *testing.T) {
+	cases := []struct {
+		err  error
+		code codes.Code
+	}{
+		{io.EOF, codes.Unavailable},
+		{status.FromContextError(context.Canceled).Err(), codes.Canceled},
+		{status.FromContextError(context.DeadlineExceeded).Err(), codes.DeadlineExceeded},
+		{io.ErrUnexpectedEOF, codes.Internal},
+	}
+	for _, c := range cases {
+		if got := codeOf(readEnd(c.err)); got != c.code {
+			t.Errorf("%v ends the stream with %v, want %v", c.err, got, c.code)
+		}
+	}
 }
 
 func TestReport_BoundOnStreamsRefusesAndFreesAgain(t *testing.T) {

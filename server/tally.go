@@ -30,7 +30,7 @@ func streamEnds() []string {
 			reasons = append(reasons, r.Label)
 		}
 	}
-	for _, e := range []*ending{errUndecodable, errHalfClosed, errNoFirstReport, errTooLarge, errGone} {
+	for _, e := range []*ending{errUndecodable, errHalfClosed, errNoFirstReport, errDeadline, errTooLarge, errGone} {
 		reasons = append(reasons, e.label)
 	}
 	return reasons
