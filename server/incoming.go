@@ -23,7 +23,7 @@ type incoming struct {
 	maxMessage int // bytes
 	maxRanks   int
 
-	// Used only by the stream's handler.
+	// Used only by the stream's handler, and while that waits by the goroutine that takes a first report.
 	header     [5]byte
 	message    mem.BufferSlice // from next to decode
 	names      names
