@@ -126,7 +126,7 @@ func BenchmarkDecode(b *testing.B) {
 	var last names
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := decode(msg, &r, &last, 1024); err != nil {
+		if err := decodeReport(msg, &r, &last, 1024); err != nil {
 			b.Fatal(err)
 		}
 	}

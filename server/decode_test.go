@@ -31,7 +31,7 @@ func marshal(t testing.TB, m proto.Message) []byte {
 func decoded(t testing.TB, m *modelgatewaypb.LoadReport) (*load.Report, error) {
 	t.Helper()
 	r := &load.Report{}
-	return r, decode(marshal(t, m), r, &names{}, 1024)
+	return r, decodeReport(marshal(t, m), r, &names{}, 1024)
 }
 
 func TestDecode_KeepsWhatWasTold(t *testing.T) {
@@ -171,11 +171,11 @@ func TestDecode_UsesMemoryAgain(t *testing.T) {
 	var last names
 	large := sane("src", 1, rank(0), rank(1), rank(2))
 	large.LastError = new("why")
-	if err := decode(marshal(t, large), &r, &last, 8); err != nil {
+	if err := decodeReport(marshal(t, large), &r, &last, 8); err != nil {
 		t.Fatal(err)
 	}
 	small := marshal(t, sane("src", 2, &modelgatewaypb.RankLoad{DpRank: 5}))
-	if n := testing.AllocsPerRun(100, func() { _ = decode(small, &r, &last, 8) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { _ = decodeReport(small, &r, &last, 8) }); n > 0 {
 		t.Errorf("decoding allocates %v times", n)
 	}
 	if len(r.Ranks) != 1 || r.Ranks[0].DPRank != 5 || r.LastError != "" {
@@ -186,7 +186,7 @@ func TestDecode_UsesMemoryAgain(t *testing.T) {
 	}
 	for _, b := range [][]byte{marshal(t, sane("other", 3, rank(0))), marshal(t, sane("src", 4, rank(0)))} {
 		var fresh load.Report
-		if err := errors.Join(decode(b, &r, &last, 8), decode(b, &fresh, &names{}, 8)); err != nil {
+		if err := errors.Join(decodeReport(b, &r, &last, 8), decodeReport(b, &fresh, &names{}, 8)); err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(fresh, r, cmp.AllowUnexported(load.RankLoad{})); d != "" {
@@ -205,7 +205,7 @@ func TestDecode_LeavesOutRanksBeyondTheBound(t *testing.T) {
 	var r load.Report
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	err := decode(b, &r, &names{}, 1024)
+	err := decodeReport(b, &r, &names{}, 1024)
 	runtime.ReadMemStats(&after)
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func TestDecode_RefusesWhatIsNoReport(t *testing.T) {
 	for name, b := range cases {
 		t.Run(name, func(t *testing.T) {
 			var r load.Report
-			if err := decode(b, &r, &names{}, 4); !errors.Is(err, errUndecodable) {
+			if err := decodeReport(b, &r, &names{}, 4); !errors.Is(err, errUndecodable) {
 				t.Errorf("decoded as %+v, %v", r, err)
 			}
 		})
@@ -252,10 +252,10 @@ func TestDecode_LastErrorIsMadeValidText(t *testing.T) {
 		return protowire.AppendString(b, lastError)
 	}
 	var r load.Report
-	if err := decode(encode("srcA", "out of memory \xff\xfe!"), &r, &names{}, 8); err != nil || r.LastError != "out of memory \uFFFD!" || r.SourceInstance != "srcA" {
+	if err := decodeReport(encode("srcA", "out of memory \xff\xfe!"), &r, &names{}, 8); err != nil || r.LastError != "out of memory \uFFFD!" || r.SourceInstance != "srcA" {
 		t.Errorf("decoded %+v, %v", r, err)
 	}
-	if err := decode(encode("src\xff", "x\xff"), &r, &names{}, 8); !errors.Is(err, errUndecodable) {
+	if err := decodeReport(encode("src\xff", "x\xff"), &r, &names{}, 8); !errors.Is(err, errUndecodable) {
 		t.Errorf("a source instance that is no text: %v", err)
 	}
 }
@@ -320,7 +320,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got := load.Report{Ranks: make([]load.RankLoad, 5)}
 		last := names{source: "src", address: "http://127.0.0.5:30000", model: "m1"}
-		gotErr := decode(b, &got, &last, maxRanks)
+		gotErr := decodeReport(b, &got, &last, maxRanks)
 		if len(got.Ranks) > maxRanks+1 {
 			t.Fatalf("%d ranks were decoded", len(got.Ranks))
 		}

@@ -25,49 +25,44 @@ type incoming struct {
 
 	// Used only by the stream's handler, and while that waits by the goroutine that takes a first report.
 	header     [5]byte
-	message    mem.BufferSlice // from next to decode
+	troubled   bool // the newest report was refused
 	names      names
 	untilFirst *time.Timer // nil after the first accepted report
-	troubled   bool        // the newest report was refused
 }
 
-// next waits for the next message. A message has a byte that says whether it is compressed, four for its length, and then
-// its bytes. An error is a reason to end the stream.
-func (in *incoming) next() error {
+// next waits for the next message; the caller frees it. A message has a byte that says whether it is compressed, four for
+// its length, and then its bytes. An error is a reason to end the stream.
+func (in *incoming) next() (mem.BufferSlice, error) {
 	if err := in.call.ReadMessageHeader(in.header[:]); err != nil {
-		return readEnd(err)
+		return nil, readEnd(err)
 	}
 	if in.header[0] != 0 {
 		// gRPC refuses calls that announce a compression, since none is registered.
-		return undecodable(errCompressed)
+		return nil, undecodable(errNotPlain)
 	}
 	n := binary.BigEndian.Uint32(in.header[1:])
 	if int64(n) > int64(in.maxMessage) {
-		return tooLarge(n, in.maxMessage)
+		return nil, tooLarge(n, in.maxMessage)
 	}
-	var err error
-	if in.message, err = in.call.Read(int(n)); err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
+	message, err := in.call.Read(int(n))
 	if err != nil {
-		return readEnd(err)
+		return nil, readEnd(err)
 	}
-	return nil
+	return message, nil
 }
 
-// decode fills r with the message.
-func (in *incoming) decode(r *load.Report) error {
-	b := in.message.MaterializeToBuffer(mem.DefaultBufferPool())
-	in.message.Free()
-	in.message = nil
-	err := decode(b.ReadOnlyData(), r, &in.names, in.maxRanks)
+// decode fills r with a message and frees it.
+func (in *incoming) decode(message mem.BufferSlice, r *load.Report) error {
+	b := message.MaterializeToBuffer(mem.DefaultBufferPool())
+	message.Free()
+	err := decodeReport(b.ReadOnlyData(), r, &in.names, in.maxRanks)
 	b.Free()
 	return err
 }
 
 // readEnd says what an error of reading means.
 func readEnd(err error) error {
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // between two messages, or within one
 		return errHalfClosed
 	}
 	switch status.Code(err) {
@@ -83,7 +78,7 @@ func tooLarge(n uint32, limit int) error {
 	return fmt.Errorf("%w: %d bytes, at most %d", errTooLarge, n, limit)
 }
 
-var errCompressed = errors.New("it is compressed")
+var errNotPlain = errors.New("its flag is not 0, as for a message that is compressed or is none")
 
 // scratches are the working memory of reports: streams are many, and few of them have one at a moment.
 var scratches = sync.Pool{New: func() any { return new(load.Report) }}

@@ -67,9 +67,9 @@ func TestIncoming_RefusesWhatIsNoMessage(t *testing.T) {
 		{"one byte too many", binary.BigEndian.AppendUint32([]byte{0}, 1<<20+1), false, "8"},
 		{"4 GiB", []byte{0, 0xff, 0xff, 0xff, 0xff}, false, "8"},
 		{"compressed", []byte{1, 0, 0, 0, 1}, false, "3"},
-		{"ends in its header", whole[:3], true, "13"},
-		{"ends after its header", whole[:5], true, "13"},
-		{"ends in its body", whole[:len(whole)-1], true, "13"},
+		{"ends in its header", whole[:3], true, "14"},
+		{"ends after its header", whole[:5], true, "14"},
+		{"ends in its body", whole[:len(whole)-1], true, "14"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	modelgatewaypb "github.com/loadmonitor/loadmonitor/gen/model_gateway/loadmonitor/v1"
@@ -46,7 +47,7 @@ type reports struct {
 func (s *reports) register(g *grpc.Server) {
 	desc := modelgatewaypb.LoadMonitorService_ServiceDesc
 	desc.Streams = slices.Clone(desc.Streams)
-	desc.Streams[0].Handler = s.handle // without the frames of the generated one
+	desc.Streams[0].Handler = handle // has fewer frames than the generated one
 	g.RegisterService(&desc, s)
 	desc.ServiceName, desc.Metadata = AliasServiceName, aliasFile
 	g.RegisterService(&desc, s)
@@ -57,23 +58,26 @@ func (s *reports) register(g *grpc.Server) {
 // Thousands of streams hold what is on the stack here while they wait, and the largest that it has ever been: see
 // grpcStream. So few frames stand between gRPC and the report, and what binds a stream to its worker, which takes more of
 // them, has a stack of its own.
-func (s *reports) handle(_ any, stream grpc.ServerStream) error {
+func handle(srv any, stream grpc.ServerStream) error {
+	s := srv.(*reports)
 	in, err := s.begin(stream)
 	if err != nil {
 		return s.end(err)
 	}
-	for err == nil {
-		switch err = in.next(); {
-		case err != nil:
-		case in.untilFirst == nil:
-			err = s.take(in)
-		default:
-			taken := make(chan error)
-			go func() { taken <- s.take(in) }()
-			err = <-taken
+	for {
+		message, err := in.next()
+		if err != nil {
+			return s.finish(in, err)
+		}
+		if in.untilFirst == nil {
+			err = s.take(in, message)
+		} else {
+			err = s.takeApart(in, message)
+		}
+		if err != nil {
+			return s.finish(in, err)
 		}
 	}
-	return s.finish(in, err)
 }
 
 // begin opens a stream.
@@ -90,7 +94,7 @@ func (s *reports) begin(stream grpc.ServerStream) (*incoming, error) {
 		_ = in.call.WriteStatus(status.Convert(streamStatus(err))) // fails when the connection has ended, and the stream with it
 	})
 	if err := s.open.add(in.stream); err != nil {
-		return nil, err
+		return nil, err // nobody knows the stream yet
 	}
 	in.untilFirst = time.AfterFunc(s.firstReport, func() {
 		in.stream.End(fmt.Errorf("%w: want one within %v", errNoFirstReport, s.firstReport))
@@ -122,10 +126,10 @@ func (s *reports) end(err error) error {
 	return streamStatus(err)
 }
 
-// take applies the message that was read, and returns why it ends the stream, if it does.
-func (s *reports) take(in *incoming) error {
+// take applies a message, and returns why it ends the stream, if it does.
+func (s *reports) take(in *incoming, message mem.BufferSlice) error {
 	r := scratches.Get().(*load.Report)
-	err := in.decode(r)
+	err := in.decode(message, r)
 	if err == nil {
 		err = s.ingest.Apply(in.stream, r)
 	}
@@ -139,6 +143,13 @@ func (s *reports) take(in *incoming) error {
 		in.untilFirst = nil
 	}
 	return nil
+}
+
+// takeApart is take on another stack.
+func (s *reports) takeApart(in *incoming, message mem.BufferSlice) error {
+	taken := make(chan error)
+	go func() { taken <- s.take(in, message) }()
+	return <-taken
 }
 
 // refused returns err when it ends the stream, and otherwise logs it, once for each episode.

@@ -302,7 +302,7 @@ func TestReport_EndOfReadingHasACode(t *testing.T) {
 		{io.EOF, codes.Unavailable},
 		{status.FromContextError(context.Canceled).Err(), codes.Canceled},
 		{status.FromContextError(context.DeadlineExceeded).Err(), codes.DeadlineExceeded},
-		{io.ErrUnexpectedEOF, codes.Internal},
+		{io.ErrUnexpectedEOF, codes.Unavailable},
 	}
 	for _, c := range cases {
 		if got := codeOf(readEnd(c.err)); got != c.code {
