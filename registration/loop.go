@@ -7,23 +7,21 @@ import (
 )
 
 // loop takes turns, one at a time, until it is stopped. Each turn runs in a goroutine of its own and says when the next one
-// is due. Between two there is only a timer: thousands of loops wait, and the stack on which a request to an engine runs is
-// kept for none of them.
+// is due. Between two it is only in its family's agenda: thousands of loops wait, and neither a timer nor the stack on which
+// a request to an engine runs is kept for any of them.
 type loop struct {
 	owner owner
 
-	// immutable once started
-	family *family
-	before *loop // must have ended before the first turn; nil: none
-
 	mu sync.Mutex
 	// guarded by mu
-	timer   *time.Timer        // begins the next turn; nil: not started
+	family  *family            // immutable once started; nil: not started
 	cancel  context.CancelFunc // of the turn under way; nil: none is
-	again   bool               // another turn is due when that one ends
+	ended   chan struct{}      // closed when the last turn has ended; nil: nobody waits for it
+	again   bool               // another turn is due when the one under way ends
 	stopped bool
-	isOver  bool          // the last turn has ended
-	ended   chan struct{} // closed then; nil: nobody waits for it
+	isOver  bool // the last turn has ended
+
+	place int32 // in the agenda, counted from 1, and guarded by it; 0: the loop does not wait
 }
 
 // owner is whose turns a loop takes.
@@ -36,9 +34,14 @@ type owner interface {
 // start begins the turns, the first one when before has ended.
 func (l *loop) start(f *family, before *loop) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.family, l.before = f, before
-	l.timer = time.AfterFunc(0, l.run)
+	l.family = f
+	l.mu.Unlock()
+	go func() {
+		if before != nil {
+			<-before.whenOver()
+		}
+		l.run()
+	}()
 }
 
 // wake brings the next turn about now, or at the end of the one that is under way. It never blocks.
@@ -46,7 +49,7 @@ func (l *loop) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.again = true
-	if l.timer != nil && l.timer.Stop() {
+	if l.family != nil && l.family.agenda.remove(l) {
 		go l.run()
 	}
 }
@@ -58,19 +61,15 @@ func (l *loop) stop() {
 	if l.cancel != nil {
 		l.cancel()
 	}
-	idle := l.timer.Stop()
+	waited := l.family.agenda.remove(l)
 	l.mu.Unlock()
-	if idle {
+	if waited {
 		l.end()
 	}
 }
 
 // run takes a turn, and further ones that are due at its end.
 func (l *loop) run() {
-	if l.before != nil {
-		<-l.before.whenOver()
-		l.before = nil
-	}
 	l.mu.Lock()
 	for !l.stopped {
 		ctx, cancel := context.WithCancel(l.family.ctx)
@@ -84,7 +83,7 @@ func (l *loop) run() {
 			break
 		}
 		if !l.again && !l.stopped {
-			l.timer.Reset(time.Until(next))
+			l.family.agenda.put(l, next)
 			l.mu.Unlock()
 			return
 		}
@@ -144,12 +143,13 @@ func (p *plan) pull() bool {
 type family struct {
 	ctx     context.Context // set before the first loop starts
 	running sync.WaitGroup
+	agenda  *agenda
 
-	mu     sync.Mutex
+	mu     sync.Mutex       // taken before a loop's, never under it
 	ending map[string]*loop // guarded by mu; by worker: loops that were stopped and are not over yet
 }
 
-func newFamily() *family { return &family{ending: make(map[string]*loop)} }
+func newFamily() *family { return &family{agenda: newAgenda(), ending: make(map[string]*loop)} }
 
 // start starts a worker's loop, after the one that it had before, if that has not ended yet.
 func (f *family) start(l *loop) {
