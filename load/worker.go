@@ -12,16 +12,16 @@ import (
 // Worker is one registered engine endpoint: what registration says of it (rule ID1). Workers are values that nobody
 // changes after they were handed over.
 type Worker struct {
-	ID     string // the configured id, or Origin
-	URL    string // scheme://host:port, normalised
-	Origin string // host:port, normalised: the identity of the endpoint
-	Role   Role
+	ID     string   // the configured id, or Origin
+	URL    string   // scheme://host:port, normalised
+	Origin string   // host:port, normalised: the identity of the endpoint
 	Models []string // empty: models are not compared
 	Zone   string
 
 	// ExpectedRanks is the number of DP ranks; 0 means not known: the reported set is taken at face value.
 	ExpectedRanks int
 
+	Role Role
 	// Transport is the one way in which reports of this worker are taken. Unspecified: not chosen yet, nothing feeds it.
 	Transport Transport
 	// TransportReason says why it is that one, beginning with its word: "zmq: the engine advertises load port 5559".

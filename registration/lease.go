@@ -33,16 +33,15 @@ type lease struct {
 
 	mu sync.Mutex
 	// written by turns only, guarded by mu
-	shown   status
+	shown   status    // the sink has its reason as the worker's note
 	expires time.Time // of the lease; zero: none is held
 
 	// used only by turns
 	plan      plan
+	failing   time.Time // when the first failure of those in a row happened
+	failures  int32     // in a row
+	moved     int32     // renewals that nudges brought about since one that came quietly
 	lost      bool      // the last lease ran out and there is no new one
-	failures  int       // in a row
-	failing   time.Time // when the first of them happened
-	moved     int       // renewals that nudges brought about since one that came quietly
-	note      string    // as the sink has it
 	announced logged    // how far the log has followed the episode
 }
 
@@ -110,8 +109,7 @@ func (l *lease) turn(ctx context.Context) (next time.Time, ok bool) {
 
 // first shows the worker's state before anything was asked. It reports false when nothing is to be asked.
 func (l *lease) first() bool {
-	l.note = l.status().reason
-	l.registry.opts.Sink.SetNote(l.worker.ID, l.note) // replaces what the loop before may have left
+	l.registry.opts.Sink.SetNote(l.worker.ID, l.shown.reason) // replaces what the loop before may have left
 	return l.worker.Conflict == "" && l.worker.Transport == load.TransportPush
 }
 
@@ -180,7 +178,7 @@ func (l *lease) grant(a answer, sent, now time.Time) (plan, bool) {
 	if floor := now.Add(t.interval + t.interval/20); at.Before(floor) {
 		at = floor
 	}
-	return plan{at: at, lead: at.Sub(now) - t.spacing(l.moved)}, true
+	return plan{at: at, lead: at.Sub(now) - t.spacing(int(l.moved))}, true
 }
 
 // fail decides when to try again.
@@ -196,7 +194,7 @@ func (l *lease) fail(a answer, now time.Time) plan {
 	switch {
 	case a.outcome.soon():
 		s.state = load.RegistrationRetrying
-		wait = pause(l.failures, young)
+		wait = pause(int(l.failures), young)
 		if a.retryAfter > wait {
 			wait = min(a.retryAfter, t.slow) + jitter(backoffJitter)
 		}

@@ -24,14 +24,14 @@ func (l *lease) show(s status) {
 			s.reason = afterLease + s.reason
 		}
 	}
+	noted := l.shown.reason
 	l.mu.Lock()
 	if s.http == 0 {
 		s.http = l.shown.http // what the engine last said stays, with no answer to replace it
 	}
 	l.shown = s
 	l.mu.Unlock()
-	if l.note != s.reason {
-		l.note = s.reason
+	if s.reason != noted {
 		l.registry.opts.Sink.SetNote(l.worker.ID, s.reason)
 	}
 	switch {
