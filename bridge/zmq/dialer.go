@@ -33,7 +33,7 @@ const roundEvery = 500 * time.Millisecond
 // of microseconds, one of a silent publisher a new socket on both sides, and more the more sockets there are (see
 // Bridge.heartbeat). Both together stay within a few percent of a CPU whatever the size of the fleet.
 func perRound(ranks int) [numClasses]int {
-	return [numClasses]int{classSilent: min(max(8192/max(ranks, 1), 2), 16), classDead: 200}
+	return [numClasses]int{classSilent: min(max(8192/max(ranks, 1), 1), 16), classDead: 200}
 }
 
 // dial is the wish to find a rank's publisher.
