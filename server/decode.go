@@ -118,9 +118,10 @@ func varint(b []byte) (uint64, int) {
 // names are the texts that identify, as the report before had them: those that are the same are not made again.
 type names struct{ source, address, model string }
 
-// decodeReport fills r with an encoded LoadReport; r keeps nothing of b, and r.Ranks is used again. Of more than maxRanks ranks one
-// more is decoded, which is enough for the report to be refused. It refuses identities that are too long and judges nothing
-// else: negative counters, sequences and ranks pass as they were sent. An error wraps errUndecodable or a sentinel of load.
+// decodeReport fills r with an encoded LoadReport; r keeps nothing of b, and r.Ranks is used again. Of more than maxRanks
+// ranks one more is decoded, which is enough for the report to be refused. It refuses identities that are too long and
+// judges nothing else: negative counters, sequences and ranks pass as they were sent. An error wraps errUndecodable or a
+// sentinel of load.
 func decodeReport(b []byte, r *load.Report, last *names, maxRanks int) error {
 	*r = load.Report{Ranks: r.Ranks[:0]}
 	var f field

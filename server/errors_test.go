@@ -70,6 +70,7 @@ func TestStatusText_IsBounded(t *testing.T) {
 		t.Errorf("message has %d bytes", len(st.Message()))
 	}
 }
+
 func TestBounded_CutsBetweenCharacters(t *testing.T) {
 	cases := []struct {
 		name, in string
